@@ -37,6 +37,7 @@ class SessionMethods:
         """What judging caught that is no error of ours; it went on."""
         self.sessions: dict[RpcConnection, Session] = {}
         self._office = office
+        office.desired.on_change.append(self._desired_changed)
 
     # -- connections ---------------------------------------------------------------------------------------------
 
@@ -78,7 +79,8 @@ class SessionMethods:
     # -- methods -------------------------------------------------------------------------------------------------
 
     async def rpc_hello(self, connection: RpcConnection) -> Greeting:
-        """The first call of every connection."""
+        """The first call of every connection. Raises StaleEpoch for a broker or bookie that should not run."""
+        self._check_wanted(connection.peer.role, connection.peer.node_id)
         return Greeting(self._office.epoch, self._office.cluster_id)
 
     async def rpc_register(
@@ -95,6 +97,7 @@ class SessionMethods:
         if role != peer.role:
             raise NotAllowedError(f"{peer.node_id} is a {peer.role} by its handshake, but registers as a {role}")
         check_registration(peer.node_id, host, port, data)
+        self._check_wanted(role, peer.node_id)
         if role == ROLE_BOOKIE:
             await self._check_cookie(peer.node_id, data)
             await office.ledger_ids.known(data.get("ledgers_end", 0), peer.node_id)
@@ -146,6 +149,16 @@ class SessionMethods:
             for topic, one in items[:ASSIGNMENTS_PER_PAGE]
         ]
         return AssignmentPage(page, len(items) > ASSIGNMENTS_PER_PAGE)
+
+    def _check_wanted(self, role: str, member: str) -> None:
+        """A supervisor that was superseded, and does not know, may start a member that has been retired."""
+        if role in (ROLE_BROKER, ROLE_BOOKIE) and not self._office.drains.may_run(member):
+            raise StaleEpoch(f"{member} should not run: it was drained, and has ended")
+
+    def _desired_changed(self) -> None:
+        for session in self._office.membership.all():
+            if session.role in (ROLE_BROKER, ROLE_BOOKIE) and not self._office.drains.may_run(session.node_id):
+                self.end(session, "it was retired")
 
     async def _check_cookie(self, bookie_id: str, data: MemberData) -> None:
         record = await self._office.store.get(metadata_keys.bookie(bookie_id))

@@ -6,12 +6,15 @@ process ends, and the record forgets it.
 A bookie: it is read-only, writers go on in other ledgers, and the auditor copies closed ledgers to other bookies. When
 no ledger names it, its process ends. Then all ledgers are looked at once more: a broker that did not know yet
 may have created one on it. If there is one, the bookie runs again and goes on draining. If not, the record forgets the
-bookie, then its cookie is deleted, then its directory is emptied.
+bookie, then its directory is emptied, then its cookie is deleted.
 
 Crash points: the record forgets a member last of what has to happen while it is known. A coordinator that begins finds
 the member still draining, starts its process again, and gets here again. After the record forgot a bookie, the cookie
-that may be left is deleted by the next pass. A directory that could not be emptied stays; nothing runs on it, because
-numbers of bookies are not used again.
+that may be left is deleted by the next pass, or by the next coordinator. A directory that could not be emptied stays;
+nothing runs on it, because numbers of bookies are not used again.
+
+A coordinator that was superseded, and does not know yet, may start a member again that this one has ended. Such a
+process is refused (`may_run`): it gets no topics and no ledgers, and a bookie does not touch its directory.
 
 Ledgers are counted only while a bookie drains, at most a tenth of the time.
 """
@@ -54,7 +57,7 @@ class ProcessEnds(Protocol):
         ...
 
     def resume(self, member: str) -> None:
-        """Start it again after all."""
+        """It may be started again, and is if it is wanted: it stays after all, or its number is used again."""
         ...
 
     async def erase(self, bookie: str) -> None:
@@ -74,11 +77,14 @@ class Drains:
         self._views: dict[str, DrainView] = {}
         self._ended: dict[str, None] = {}
         self._wake = asyncio.Event()
+        self._cookies_due = False
+        """Whether the cookie of a retired bookie may be left."""
         self._not_before = 0.0
         self._tasks = Tasks()
         desired.on_change.append(self._wake.set)
 
     def start(self) -> None:
+        self._cookies_due = self.desired.state is not None  # a former coordinator may have left some
         self._tasks.spawn(self._run(), "drains")
 
     async def close(self) -> None:
@@ -88,6 +94,12 @@ class Drains:
         """How far each member that drains has come."""
         return {member: view for member, view in sorted(self._views.items()) if member in self._draining()}
 
+    def may_run(self, member: str) -> bool:
+        """Whether a broker or bookie has a place in the cluster: the desired state names it, and no drain has ended its
+        process. A cluster without the record has a place for all."""
+        state = self.desired.state
+        return state is None or (member in state and member not in self._ended)
+
     def _draining(self) -> Collection[str]:
         return self.desired.state.draining if self.desired.state is not None else ()
 
@@ -95,7 +107,7 @@ class Drains:
         while True:
             self._wake.clear()
             pause_s: float | None = None
-            if self._draining() or self.desired.leaving or self._ended:
+            if self._draining() or self.desired.leaving or self._ended or self._cookies_due:
                 pause_s = PASS_PAUSE_S
                 try:
                     await self._pass()
@@ -121,10 +133,13 @@ class Drains:
                 if not left and self.processes is not None:
                     await self._end(broker)
                     await self.desired.forget(broker)
-                    self._forget(broker)
+                    self._restore(broker)  # it may be wanted again by now: its number is used again
         bookies = [member for member in draining if not _is_broker(member)]
         if bookies and asyncio.get_running_loop().time() >= self._not_before:
             await self._pass_bookies(bookies)
+        if self._cookies_due:
+            await self.desired.forget_cookies()
+            self._cookies_due = False
 
     async def _pass_bookies(self, bookies: Sequence[str]) -> None:
         counts = await self._count(bookies)
@@ -136,10 +151,13 @@ class Drains:
             if self.processes is None or (await self._count([bookie]))[bookie] or bookie not in self._draining():
                 self._restore(bookie)
                 continue
-            await self.desired.forget(bookie)
+            if not await self.desired.forget(bookie):
+                self._restore(bookie)  # it was undrained since: nothing of it may be erased
+                continue
+            self._cookies_due = True
             logger.info("bookie %s is retired: no ledger names it", bookie)
             await self.processes.erase(bookie)
-            self._forget(bookie)
+            self._ended.pop(bookie, None)
 
     async def _end(self, member: str) -> None:
         if self.processes is not None:
@@ -150,10 +168,6 @@ class Drains:
         if member in self._ended and self.processes is not None:
             del self._ended[member]
             self.processes.resume(member)
-
-    def _forget(self, member: str) -> None:
-        self._ended.pop(member, None)
-        self._views.pop(member, None)
 
     def _note(self, member: str, left: int) -> None:
         view = self._views.setdefault(member, {"left": left, "most": left})

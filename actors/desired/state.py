@@ -64,15 +64,20 @@ class DesiredMembers:
         """See `DesiredState.undrained`. Raises NoSuchKey, and what the store raises."""
         return await self._change(lambda state: state.undrained(member))
 
-    async def forget(self, member: str) -> None:
-        """A member that was drained has ended. A bookie's cookie goes after the record: see `forget_cookies`."""
-        await self._change(lambda state: state.without(member) if member in state.draining else state)
-        await self.forget_cookies()
+    async def forget(self, member: str) -> bool:
+        """A member that was drained has ended. A bookie's cookie goes after the record: see `forget_cookies`.
+
+        Returns whether the record has forgotten it. It has not when the member was undrained meanwhile. Raises what the
+        store raises.
+        """
+        state = await self._change(lambda state: state.without(member) if member in state.draining else state)
+        return member not in state
 
     async def forget_cookies(self) -> list[str]:
         """Delete the cookies of bookies that the desired state no longer names; returns their ids.
 
         It was changed before, so a coordinator that ended in between leaves a cookie, and the next one deletes it.
+        Raises what the store raises.
         """
         state = self._require()
         retired: list[str] = []

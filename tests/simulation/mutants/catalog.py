@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from .compaction import COMPACTION
 from .deduplication import DEDUPLICATION
 from .delays import DELAYS
+from .draining import DRAINING
 from .expiry import EXPIRY
 from .keeping import KEEPING
 from .mutant import Mutant
@@ -32,6 +33,7 @@ MUTANTS = {
         *COMPACTION,
         *DEDUPLICATION,
         *DELAYS,
+        *DRAINING,
         *EXPIRY,
         *KEEPING,
         *NAMESPACES,

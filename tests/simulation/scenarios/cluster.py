@@ -148,9 +148,11 @@ class Scenario:
         if apart.random() < COMPACTING_SHARE:
             del self._publishers[1:], self._consumers[1:], self._readers[1:]
             self._besides.append(Compacting(cluster, history, Random(apart.getrandbits(64)), "compactor", "compacted"))
-        if found := kept.draw(cluster, history, apart, kept_share, kept_kind):
+        if found := kept.draw(cluster, history, apart, kept_share, kept_kind, self._harmed):
             del self._publishers[1:], self._consumers[1:], self._readers[1:]
             self._besides += found
+        if cluster.supervision is not None:
+            self._restoring = None  # it would name bookies that were retired since
         self._workloads: list[Workload] = [
             *self._consumers, *self._publishers, *self._readers, *self._recreating, *self._unopenable,
             *self._asking, *self._electing, *self._besides, *self._watching,
@@ -162,6 +164,9 @@ class Scenario:
         """Put what only some workloads need beside the nodes until the stack is left."""
         for workload in self._workloads:
             workload.watch(stack)
+
+    def _harmed(self) -> list[str]:
+        return self._faults.harmed if self._faults is not None else []
 
     def _chance(self) -> Random:
         return Random(self._random.getrandbits(64))
@@ -315,7 +320,7 @@ class Scenario:
 
     async def _count_copies(self) -> None:
         """I9, and I8 for the copies of a bookie that is gone."""
-        cluster, faults = self._cluster, self._faults
+        cluster = self._cluster
         here = [node for node in cluster.bookies if not node.gone]
         await cluster.until(lambda: all(node.ready for node in here), 60.0, "I8: a bookie does not start")
         gone = [node.name for node in cluster.bookies if node.gone]
@@ -329,12 +334,11 @@ class Scenario:
             if key.startswith(metadata_keys.LEDGERS_PREFIX)
         ]
         stores = {node.name: node.service.store for node in here}
-        harmed = faults.harmed if faults is not None else ()
 
         def is_there(ledger_id: int) -> bool:
             return metadata_keys.ledger(ledger_id) in cluster.records.by_key
 
-        for sentence in await missing_copies(ledgers, stores, harmed, is_there):
+        for sentence in await missing_copies(ledgers, stores, self._harmed(), is_there):
             self._history.violated(sentence)
 
     async def _collect(self, node: Node) -> None:

@@ -1,7 +1,7 @@
 """Workloads about what topics keep: a share of the runs has one kind of them, in the place of most of the others.
 
 In the scenario "kept" every run has one. In a scenario that has the name of a kind every run has this one. These are
-for mutants that only such a workload finds.
+for mutants that only such a workload finds. A share of the other runs has the kind "draining".
 """
 
 from collections.abc import Callable
@@ -14,30 +14,43 @@ from ..checkers.schema_watch import SchemaWatch
 from ..workloads.clearing import Clearing
 from ..workloads.cut_off import CutOff
 from ..workloads.delaying import Delaying
+from ..workloads.draining import Draining
 from ..workloads.keeping import Keeping
 from ..workloads.leaving import Leaving
 from ..workloads.numbered import Numbered
 from ..workloads.registering import Registering
 from ..workloads.terminating import Terminating
 from ..workloads.workload import Workload
+from ..world.chance import drawn_apart
 from ..world.cluster import SimCluster
 
 SHARE = 0.25
 """So many runs have one."""
+DRAINING = "draining"
+DRAINING_SHARE = 0.1
+"""Of the runs that have none."""
 
+Harmed = Callable[[], list[str]]
+"""Names the bookies whose disks have lost something."""
 Making = Callable[[SimCluster, History, Random], list[Workload]]
 
 
-def draw(cluster: SimCluster, history: History, random: Random, share: float, kind: str | None) -> list[Workload]:
+def draw(
+    cluster: SimCluster, history: History, random: Random, share: float, kind: str | None, harmed: Harmed
+) -> list[Workload]:
     """The workloads of one kind, or none. They may change the settings of the cluster, which has not begun.
 
     `kind`: this one, in every run.
     """
     if random.random() >= share and kind is None:
-        return []
-    drawn = random.choice(list(KINDS))
-    make = KINDS[kind or drawn]
-    return make(cluster, history, Random(random.getrandbits(64)))
+        if drawn_apart(random).random() >= DRAINING_SHARE:
+            return []
+        kind = DRAINING
+    drawn = random.choice(list(KEPT))
+    chance = Random(random.getrandbits(64))
+    if kind == DRAINING:
+        return [Draining(cluster, history, chance, "operator", harmed)]
+    return KEPT[kind or drawn](cluster, history, chance)
 
 
 def _numbered(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
@@ -79,7 +92,7 @@ def _registering(cluster: SimCluster, history: History, random: Random) -> list[
     ]
 
 
-KINDS: dict[str, Making] = {
+KEPT: dict[str, Making] = {
     "clearing": _clearing,
     "cut off": _cut_off,
     "numbered": _numbered,
@@ -89,3 +102,4 @@ KINDS: dict[str, Making] = {
     "terminating": _terminating,
     "registering": _registering,
 }
+KINDS = (*KEPT, DRAINING)

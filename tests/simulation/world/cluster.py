@@ -2,6 +2,8 @@
 
 Nodes are kept running, as the supervisor would: one that ends by itself or cannot start begins again half a second
 later, on the same disk. A fault may keep a node down (`stop`) until it says `begin`.
+
+With `supervision` the real supervisor begins brokers and bookies, and the metadata say which there are: see there.
 """
 
 import asyncio
@@ -10,10 +12,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.broker.service import BrokerService
+from magnetar.actors.coordinator.office import Office
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.core.context import Core
@@ -40,6 +43,13 @@ KEYS = RootKeys(b"0123456789abcdef0123456789abcdef")
 RESTART_S = 0.5
 COORDINATOR, BOOKIE, BROKER, CLIENT = "coordinator", "bookie", "broker", "client"
 START_LIMIT_S = 30.0
+
+
+class Supervision(Protocol):
+    """What begins and ends members in the place of the cluster: see `supervision`."""
+
+    async def created(self, store: MemoryMetadataStore) -> None: ...
+    async def begin(self, process: Process, office: Office) -> None: ...
 
 
 class Node:
@@ -132,6 +142,9 @@ class SimCluster:
         self.bookies = [self._with_disk(BOOKIE, number) for number in range(1, bookies + 1)]
         self.brokers = [Node(BROKER, f"broker-{number}", None) for number in range(1, brokers + 1)]
         self.nodes = [self.coordinator, *self.bookies, *self.brokers]
+        self.supervision: Supervision | None = None
+        self.client_hosts = [node.name for node in self.brokers]
+        """Where clients begin to look for brokers."""
         self._stores: list[SimMetadataStore] = []
         self._closing = False
 
@@ -142,15 +155,26 @@ class SimCluster:
 
     async def start(self) -> None:
         """Create the cluster and start all of it."""
-        await create_cluster(MemoryMetadataStore(self.records), CLUSTER_ID, EPOCH_MS)
+        store = MemoryMetadataStore(self.records)
+        await create_cluster(store, CLUSTER_ID, EPOCH_MS)
+        if self.supervision is not None:
+            await self.supervision.created(store)
         for node in self.nodes:
             self.begin(node)
         await self.until(lambda: all(node.ready for node in self.nodes), START_LIMIT_S, "the cluster does not start")
 
     def begin(self, node: Node) -> None:
-        """Start a node's next incarnation, unless one runs."""
+        """Start a node's next incarnation, unless one runs. A member that is supervised may start from now on."""
         node.wanted = not node.gone
-        if node.running or node.gone:
+        if not node.gone and not self._is_supervised(node):
+            self.launch(node)
+
+    def _is_supervised(self, node: Node) -> bool:
+        return self.supervision is not None and node.kind != COORDINATOR
+
+    def launch(self, node: Node) -> None:
+        """Start a node's next incarnation now, unless one runs."""
+        if node.running or self._closing:
             return
         node.ready = False
         random = Random(self._random.getrandbits(64))
@@ -186,6 +210,8 @@ class SimCluster:
         await service.start()
         if node.process is process:  # it may have been replaced meanwhile
             node.ready = True
+        if node.kind == COORDINATOR and self.supervision is not None:
+            await self.supervision.begin(process, service.office)
         await ended()
 
     def _build(self, node: Node, process: Process, random: Random) -> tuple[Any, Callable[[], Awaitable[Any]]]:
@@ -233,12 +259,30 @@ class SimCluster:
         node.ready = False
         if process.alive:
             process.kill()
-        if node.wanted:
+        if node.wanted and not self._is_supervised(node):
             self.loop.call_later(RESTART_S, self._begin_if_wanted, node, context=Context())
 
     def _begin_if_wanted(self, node: Node) -> None:
         if node.wanted:
             self.begin(node)
+
+    def member(self, name: str) -> Node:
+        """A broker or bookie by its name, new if there is none."""
+        for node in (*self.brokers, *self.bookies):
+            if node.name == name:
+                return node
+        kind, _, number = name.rpartition("-")
+        node = self._with_disk(kind, int(number)) if kind == BOOKIE else Node(kind, name, None)
+        node.wanted = True
+        (self.bookies if kind == BOOKIE else self.brokers).append(node)
+        self.nodes.append(node)
+        return node
+
+    def retire(self, node: Node) -> None:
+        """A broker or bookie is no member any longer."""
+        node.wanted = node.ready = False
+        (self.bookies if node.kind == BOOKIE else self.brokers).remove(node)
+        self.nodes.remove(node)
 
     async def locate(self) -> tuple[str, int]:
         """Where the coordinator is, as the nodes are told."""
@@ -263,7 +307,7 @@ class SimCluster:
 
     def client(self, process: Process, **options: Any) -> AsyncClient:
         """A client of the cluster; to be called, and used, in `process`."""
-        urls = ",".join(f"{node.name}:6650" for node in self.brokers)
+        urls = ",".join(f"{host}:6650" for host in self.client_hosts)
         client = AsyncClient(f"pulsar://{urls}", **options)
         client._environment = process.env
         source = service_url_source(process.env, client.configuration)

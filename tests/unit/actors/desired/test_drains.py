@@ -1,0 +1,200 @@
+"""How drained members are ended and forgotten, when something happens at the last moment."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from magnetar.actors.desired.drains import Drains
+from magnetar.actors.desired.record import DesiredState
+from magnetar.actors.desired.state import DesiredMembers
+from magnetar.protocol.errors import MetadataUnavailable
+from magnetar.runtime.environment import Environment
+from magnetar.runtime.settings.declarations import Settings
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
+from magnetar.storage.metadata.memory import MemoryMetadataStore
+from magnetar.storage.metadata.store import pack
+from support.servers.coordination import eventually
+
+Moment = Callable[[], Awaitable[object]]
+
+
+async def nothing() -> None:
+    """No moment."""
+
+
+class Processes:
+    """What ends members. `at_end` runs when the process of a member has ended."""
+
+    def __init__(self) -> None:
+        self.at_end: Moment = nothing
+        self.ended: list[str] = []
+        self.resumed: list[str] = []
+        self.erased: list[str] = []
+
+    async def end(self, member: str) -> None:
+        self.ended.append(member)
+        await self.at_end()
+
+    def resume(self, member: str) -> None:
+        self.resumed.append(member)
+
+    async def erase(self, bookie: str) -> None:
+        self.erased.append(bookie)
+
+
+class NoTopics:
+    async def empty(self, broker: str) -> int:
+        return 0
+
+
+class Members:
+    """Two brokers and four bookies of a cluster, and what drains them."""
+
+    def __init__(self, env: Environment, store: MemoryMetadataStore) -> None:
+        self.store = store
+        self.desired = DesiredMembers(env, store, Settings())
+        self.processes = Processes()
+        self.drains = Drains(env, self.desired, store, NoTopics())
+        self.drains.processes = self.processes
+
+    @property
+    def state(self) -> DesiredState:
+        assert self.desired.state is not None
+        return self.desired.state
+
+    async def start(self) -> None:
+        await self.desired.start()
+        self.drains.start()
+
+    async def forgotten(self, member: str) -> None:
+        """Wait until the record has forgotten a member, and all that follows is done."""
+        ended, drains = self.drains._ended, self.drains
+        await eventually(lambda: not (member in self.state or member in ended or drains._cookies_due))
+
+    async def resumed(self, member: str) -> None:
+        await eventually(lambda: member in self.processes.resumed)
+
+
+@pytest.fixture
+async def members() -> AsyncIterator[Members]:
+    env = Environment.real()
+    store = MemoryMetadataStore()
+    await store.put(metadata_keys.DESIRED_STATE, DesiredState.of(2, 4).pack(), None)
+    for number in range(1, 5):
+        await store.put(metadata_keys.bookie(f"bookie-{number}"), pack({"instance": "i"}), None)
+    found = Members(env, store)
+    yield found
+    await found.drains.close()
+    env.close()
+
+
+async def cookies(store: MemoryMetadataStore) -> list[str]:
+    return [key for key, _ in await store.list(metadata_keys.BOOKIES_PREFIX, limit=100)]
+
+
+async def test_a_drained_broker_may_be_started_again_because_its_number_is_used_again(members: Members) -> None:
+    await members.start()
+    await members.desired.drain("broker-2")
+    await members.forgotten("broker-2")
+    assert members.processes.ended == members.processes.resumed == ["broker-2"]
+    assert not members.drains.may_run("broker-2")
+    await members.desired.scale(2, None)
+    assert members.drains.may_run("broker-2")
+
+
+async def test_a_drained_bookie_is_erased_and_its_cookie_goes(members: Members) -> None:
+    await members.start()
+    await members.desired.drain("bookie-4")
+    await members.forgotten("bookie-4")
+    assert members.processes.erased == ["bookie-4"]
+    assert members.processes.resumed == []
+    assert await cookies(members.store) == [metadata_keys.bookie(f"bookie-{number}") for number in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("member", ["broker-2", "bookie-4"])
+async def test_a_member_that_is_undrained_when_its_process_has_ended_runs_again(members: Members, member: str) -> None:
+    await members.start()
+    seen: list[bool] = []
+
+    async def undrain() -> None:
+        seen.append(members.drains.may_run(member))
+        await members.desired.undrain(member)
+
+    members.processes.at_end = undrain
+    await members.desired.drain(member)
+    await members.resumed(member)
+    assert seen == [False], "while it is ended nothing else may start it"
+    assert members.processes.erased == []
+    assert members.drains.may_run(member)
+
+
+async def test_nothing_is_erased_of_a_bookie_that_is_undrained_after_the_last_look(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await members.start()
+    forget = members.desired.forget
+
+    async def undrained_before(member: str) -> bool:
+        await members.desired.undrain(member)
+        return await forget(member)
+
+    monkeypatch.setattr(members.desired, "forget", undrained_before)
+    await members.desired.drain("bookie-4")
+    await members.resumed("bookie-4")
+    assert members.processes.erased == []
+    assert "bookie-4" in members.state
+    assert metadata_keys.bookie("bookie-4") in await cookies(members.store)
+
+
+async def test_a_ledger_that_appears_at_the_last_moment_keeps_its_bookie(members: Members) -> None:
+    await members.start()
+    record = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("bookie-1", "bookie-2", "bookie-4")),))
+
+    async def create_ledger() -> None:
+        members.processes.at_end = nothing
+        await members.store.put(metadata_keys.ledger(7), record.pack(), None)
+
+    members.processes.at_end = create_ledger
+    await members.desired.drain("bookie-4")
+    await members.resumed("bookie-4")
+    assert members.processes.erased == []
+    assert "bookie-4" in members.state.draining
+    await members.store.delete(metadata_keys.ledger(7), 0)
+    await members.forgotten("bookie-4")
+    assert members.processes.erased == ["bookie-4"]
+
+
+async def test_a_coordinator_deletes_the_cookies_that_a_former_one_left(members: Members) -> None:
+    await members.store.put(metadata_keys.bookie("bookie-9"), pack({"instance": "i"}), None)
+    await members.start()
+    await members.forgotten("bookie-9")
+    assert metadata_keys.bookie("bookie-9") not in await cookies(members.store)
+
+
+async def test_a_bookie_is_erased_although_its_cookie_cannot_be_deleted_yet(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await members.start()
+    await members.forgotten("nobody")
+    forget_cookies = members.desired.forget_cookies
+    refused: list[str] = []
+
+    async def once_refused() -> list[str]:
+        if not refused:
+            refused.append("refused")
+            raise MetadataUnavailable("the database is away")
+        return await forget_cookies()
+
+    monkeypatch.setattr(members.desired, "forget_cookies", once_refused)
+    await members.desired.drain("bookie-4")
+    await members.forgotten("bookie-4")
+    assert refused and members.processes.erased == ["bookie-4"]
+    assert len(await cookies(members.store)) == 3
+
+
+async def test_a_cluster_without_the_record_has_a_place_for_everybody(members: Members) -> None:
+    assert members.drains.may_run("bookie-17")
+    await members.start()
+    assert not members.drains.may_run("bookie-17")
+    assert members.drains.may_run("bookie-3")
