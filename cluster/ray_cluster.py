@@ -33,6 +33,8 @@ from .ray_session import RaySession
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 READY_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 90.0
@@ -51,7 +53,7 @@ class RayCluster(Cluster):
         self._stopped = False
 
     def status(self) -> ClusterStatus:
-        status = ask(_coordinator().status.remote(), ANSWER_TIMEOUT_S)
+        status = _ask(_coordinator().status.remote())
         return {
             **status,
             "service_url": self.service_url,
@@ -62,13 +64,13 @@ class RayCluster(Cluster):
         }
 
     def scale(self, *, brokers: int | None = None, bookies: int | None = None) -> DesiredView:
-        return self._answer(_coordinator().scale.remote(brokers, bookies))
+        return _ask(_coordinator().scale.remote(brokers, bookies))
 
     def drain(self, member: str) -> DesiredView:
-        return self._answer(_coordinator().drain.remote(member))
+        return _ask(_coordinator().drain.remote(member))
 
     def undrain(self, member: str) -> DesiredView:
-        return self._answer(_coordinator().undrain.remote(member))
+        return _ask(_coordinator().undrain.remote(member))
 
     def _restart_one(self, process: str) -> RestartView:
         if process != COORDINATOR_ID:
@@ -112,11 +114,11 @@ class RayCluster(Cluster):
             raise
 
     def refresh(self) -> None:
-        information = ask(_coordinator().client_information.remote(), ANSWER_TIMEOUT_S)
+        information = _ask(_coordinator().client_information.remote())
         self.service_urls, self.admin_url = information["service_urls"], information["admin_url"]
 
     def accept_lost_ledgers(self) -> list[list[int]]:
-        return ask(_coordinator().accept_lost_ledgers.remote(), ANSWER_TIMEOUT_S)
+        return _ask(_coordinator().accept_lost_ledgers.remote())
 
     def how_to_join(self) -> str:
         """What another program puts into its environment to reach the cluster through Ray."""
@@ -175,7 +177,7 @@ def find_on_ray(data_directory: str | os.PathLike[str] | None = None) -> RayClus
     session: RaySession | None = None
     if not ray.is_initialized():
         session = _connect(directory)
-    information = ask(_coordinator().client_information.remote(), ANSWER_TIMEOUT_S)
+    information = _ask(_coordinator().client_information.remote())
     found = ClusterDirectory(information["data_directory"])
     run = found.load_run()
     if session is None or session.kind == "joined":
@@ -268,6 +270,25 @@ def _coordinator() -> CoordinatorHandle:
         return handle
     except ValueError as error:
         raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
+
+
+def _ask(answer: Answer[T]) -> T:
+    """What the coordinator's actor says. Raises its own error, without the tracebacks that Ray adds; ClusterError when
+    it does not answer.
+    """
+    from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError, RayTaskError
+
+    try:
+        return ask(answer, ANSWER_TIMEOUT_S)
+    except RayTaskError as error:
+        if isinstance(error.cause, MagnetarError):
+            raise error.cause from None
+        raise
+    except (ActorUnavailableError, GetTimeoutError, RayActorError) as error:
+        raise ClusterError(
+            "the coordinator does not answer: try again, Ray starts it again when it is lost. If the metadata is a "
+            "SQLite file, the coordinator runs only on the machine with that file: bring that machine back"
+        ) from error
 
 
 def _stop_actors() -> None:

@@ -7,9 +7,12 @@ of it, because other programs in the Ray cluster share Ray's names.
 RAY_NAMESPACE = "magnetar"
 
 COORDINATOR_ID = "coordinator"
+DEPUTY_ID = "deputy"
+"""Stands in for a coordinator whose machine is lost."""
 ADMIN_ID = "admin"
 
 COORDINATOR_ACTOR = "magnetar-coordinator"
+DEPUTY_ACTOR = "magnetar-deputy"
 ADMIN_ACTOR = "magnetar-admin"
 
 ROLE_COORDINATOR = "coordinator"

@@ -15,7 +15,9 @@ Members give a coordinator up that leaves them without an answer for `session_ti
 closed at the end of a long pause says nothing about its member, which may be reconnecting. Such a session goes on
 detached, without a connection; everything else treats it as alive.
 
-After the coordinator started, brokers that own topics are given `session_timeout_s` to register (`in_grace`).
+After the coordinator started, brokers that own topics are given `session_timeout_s` to register (`in_grace`). They
+miss their former coordinator at about the same time. So the grace ends early when brokers have registered, and then
+none for half of that time. A broker that comes later has lost its topics, and nothing else.
 """
 
 import enum
@@ -104,6 +106,8 @@ class Membership:
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._last_tick: float | None = None
         self._waking_up = False
+        self._latest_broker_s: float | None = None
+        """How long ago a broker registered last, while in grace."""
 
     @property
     def in_grace(self) -> bool:
@@ -155,6 +159,8 @@ class Membership:
                 self._remember_ended(replaced)
         session.become(SessionState.ALIVE)
         self._sessions[key] = session
+        if session.role == ROLE_BROKER:
+            self._latest_broker_s = 0.0
         return replaced
 
     def heard(self, session: Session) -> None:
@@ -187,13 +193,22 @@ class Membership:
         self._waking_up = elapsed_s > self._long_pause_s
         if elapsed_s > self._pause_s:
             return []
-        self.grace_left_s = max(0.0, self.grace_left_s - elapsed_s)
+        self._count_grace(elapsed_s)
         silent: list[Session] = []
         for session in self._sessions.values():
             session.silent_s += elapsed_s
             if session.silent_s >= self._session_timeout_s:
                 silent.append(session)
         return silent
+
+    def _count_grace(self, elapsed_s: float) -> None:
+        if not self.in_grace:
+            return
+        self.grace_left_s = max(0.0, self.grace_left_s - elapsed_s)
+        if self._latest_broker_s is not None:
+            self._latest_broker_s += elapsed_s
+            if self._latest_broker_s >= self._session_timeout_s / 2:
+                self.grace_left_s = 0.0
 
     def _is_waking_up(self, now_s: float) -> bool:
         """Whether sockets are read that were not read for long: the late tick is yet to come, or has just been."""

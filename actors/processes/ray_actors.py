@@ -9,7 +9,6 @@ starts by itself, because after a crash Ray creates it again and no process call
 """
 
 import asyncio
-import gc
 import logging
 import os
 from collections.abc import Sequence
@@ -21,15 +20,17 @@ from ...protocol.errors import ClusterError
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.logs import log_to_file, log_to_stderr
 from ...runtime.ray_calls import node_ip_address, own_node_id, was_restarted
 from ...runtime.rpc.keys import ReadCredentials
 from ...runtime.tasks import Tasks
 from ...storage.metadata.store import MetadataStore
 from ..desired.planner import Machine
 from . import assembly
+from .beginning import begin_process
+from .lease import renew_lease
 from .node import Member
 from .plan import ClusterPlan, MemberPlan, admin_url, is_wildcard, service_urls
+from .ray_deputy import DeputyKeeper
 from .ray_handles import ClientInformation
 from .ray_launcher import RayLauncher, locate_coordinator
 from .ray_machines import RayMachines
@@ -47,23 +48,11 @@ START_RETRY_INITIAL_S = 0.1
 START_RETRY_MAX_S = 5.0
 
 
-def _begin_process(log_directory: str, node_id: str) -> None:
-    """Logs go to a file that outlives the cluster's stop, and to the worker's log in Ray's session directory. The
-    garbage collector runs less often than by default.
-    """
-    log_to_stderr()
-    log_to_file(f"{log_directory}/{node_id}.log")
-    # Entries are many short-lived objects in no cycles. Looking for cycles after every 700 of them, Python's default,
-    # takes a quarter of a busy broker's time.
-    gc.freeze()
-    gc.set_threshold(100_000, 20, 100)
-
-
 class MemberActor:
     """A bookie, broker or admin as a Ray actor."""
 
     def __init__(self, plan: MemberPlan) -> None:
-        _begin_process(plan.log_directory, plan.node.node_id)
+        begin_process(plan.log_directory, plan.node.node_id)
         self._env = Environment.real()
         self._member = Member(self._env, plan, locate_coordinator)
 
@@ -97,7 +86,7 @@ class CoordinatorActor:
     """The coordinator as a Ray actor, and the supervisor of all others."""
 
     def __init__(self, plan: ClusterPlan) -> None:
-        _begin_process(plan.log_directory, plan.coordinator.node_id)
+        begin_process(plan.log_directory, plan.coordinator.node_id)
         self._plan = plan
         self._env = Environment.real()
         self._service: CoordinatorService | None = None
@@ -110,16 +99,20 @@ class CoordinatorActor:
         self._machines = RayMachines(self._env, plan.data_directory, known, only=only)
         self._reconciler = Reconciler(self._env, plan, self._supervisor, self._machines, self._launcher)
         self._restarts = Restarts(self._supervisor, self._reconciler)
+        self._deputy = DeputyKeeper(self._env, plan, self._machines)
         self._problem = ""
         self._stopping = False
+        self._serving = asyncio.Event()
         self._ready = asyncio.Event()
         self._ended = asyncio.Event()
         self._tasks = Tasks()
         self._tasks.spawn(self._start(), "start-coordinator")
 
     async def address(self) -> tuple[str, int]:
-        """(host, port) of the internal RPC; waits until it listens."""
-        return (await self._running()).address
+        """(host, port) of the internal RPC; waits until it listens. Members need it before all processes are known."""
+        await self._serving.wait()
+        assert self._service is not None
+        return self._service.address
 
     async def process_id(self) -> int:
         """The operating system's id of this process."""
@@ -197,6 +190,7 @@ class CoordinatorActor:
     async def stop_cluster(self) -> None:
         """Stop admin, brokers, bookies, then the coordinator's service; the caller then kills this actor."""
         self._stopping = True
+        await self._deputy.end()
         await self._reconciler.close()
         await self._supervisor.stop_all()
         await self._tasks.close()
@@ -260,12 +254,17 @@ class CoordinatorActor:
             on_retry=failed,
         )
         self._service = service
+        self._serving.set()
+        self._tasks.spawn(self._watch(service), "watch-coordinator")
+        if not self._plan.coordinator_is_bound:
+            self._tasks.spawn(renew_lease(service.office), "renew-lease")
         running_on = {node.node_id: node.ray_node_id for node in self._plan.members}
         if self._restarted:
             running_on = await self._look_around()
         await self._reconciler.start(service.office, running_on)
         self._ready.set()
-        self._tasks.spawn(self._watch(service), "watch-coordinator")
+        if not self._plan.coordinator_is_bound:
+            self._deputy.start()
 
     def _check_machine(self) -> None:
         """Raise ClusterError where the metadata is a SQLite file and this is not the machine that has it."""

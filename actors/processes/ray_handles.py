@@ -30,6 +30,15 @@ class MemberHandle(Protocol):
     def close(self) -> RemoteMethod[[], None]: ...
 
 
+class DeputyHandle(Protocol):
+    """A `DeputyActor`."""
+
+    @property
+    def address(self) -> RemoteMethod[[], tuple[str, int]]: ...
+    @property
+    def ray_node_id(self) -> RemoteMethod[[], str]: ...
+
+
 class CoordinatorHandle(Protocol):
     """A `CoordinatorActor`."""
 

@@ -12,8 +12,9 @@ import logging
 import shutil
 
 from ...protocol.errors import CoordinatorUnavailable
-from ...protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE, actor_name
+from ...protocol.names import COORDINATOR_ACTOR, DEPUTY_ACTOR, DEPUTY_ID, RAY_NAMESPACE, actor_name
 from ...runtime.ray_calls import find_actor, kill_actor, named_actors, ray_nodes, remote
+from ..desired.planner import Machine
 from .plan import ClusterPlan, NodePlan
 from .ray_handles import CoordinatorHandle, MemberHandle
 from .survey import on_nodes
@@ -26,6 +27,7 @@ PLACE_TIMEOUT_S = 5.0
 BOUND_SHARE = 0.0001
 """Of the resource by which Ray knows a node's address; it has 1 of it."""
 UNAVAILABLE_PAUSE_S = 0.5
+NOT_MEMBERS = (COORDINATOR_ACTOR, DEPUTY_ACTOR)
 CALLS_MAX = 1000
 """Calls into one actor that may be under way; some of ours wait for as long as the actor lives."""
 
@@ -35,7 +37,7 @@ def member_options(node: NodePlan) -> dict[str, object]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     strategy = NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False)
-    return {**_options(node, restarts_max=0), "scheduling_strategy": strategy}
+    return {**_options(node.node_id, restarts_max=0), "scheduling_strategy": strategy}
 
 
 def coordinator_options(plan: ClusterPlan) -> dict[str, object]:
@@ -43,18 +45,28 @@ def coordinator_options(plan: ClusterPlan) -> dict[str, object]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     node = plan.coordinator
-    options = _options(node, restarts_max=-1)
+    options = _options(node.node_id, restarts_max=-1)
     address = f"node:{node.machine}"
     if not plan.coordinator_is_bound:
-        return {**options, "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=True)}
+        # Ray ignores a soft affinity of an actor that needs nothing, and takes a node by chance. Every node has memory.
+        strategy = NodeAffinitySchedulingStrategy(node.ray_node_id, soft=True)
+        return {**options, "memory": 1, "scheduling_strategy": strategy}
     if any(address in found["Resources"] for found in ray_nodes() if found["NodeID"] == node.ray_node_id):
         return {**options, "resources": {address: BOUND_SHARE}}
     return {**options, "scheduling_strategy": NodeAffinitySchedulingStrategy(node.ray_node_id, soft=False)}
 
 
-def _options(node: NodePlan, *, restarts_max: int) -> dict[str, object]:
+def deputy_options(machine: Machine) -> dict[str, object]:
+    """Ray's options of the actor of the coordinator's deputy, first on this machine."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    strategy = NodeAffinitySchedulingStrategy(machine.ray_node_id, soft=True)
+    return {**_options(DEPUTY_ID, restarts_max=-1), "memory": 1, "scheduling_strategy": strategy}
+
+
+def _options(node_id: str, *, restarts_max: int) -> dict[str, object]:
     return {
-        "name": actor_name(node.node_id),
+        "name": actor_name(node_id),
         "namespace": RAY_NAMESPACE,
         "lifetime": "detached",
         "num_cpus": 0,
@@ -65,15 +77,34 @@ def _options(node: NodePlan, *, restarts_max: int) -> dict[str, object]:
 
 
 async def locate_coordinator() -> tuple[str, int]:
-    """Where the coordinator listens, asked of its actor. Raises CoordinatorUnavailable while Ray restarts it."""
+    """Where the coordinator listens, or its deputy: both actors are asked, and the first answer counts. A deputy
+    answers only while it is active. Raises CoordinatorUnavailable when none does.
+    """
+    asked = [asyncio.ensure_future(_address_of(name)) for name in (COORDINATOR_ACTOR, DEPUTY_ACTOR)]
+    problem = "it does not answer"
+    try:
+        for answer in asyncio.as_completed(asked, timeout=LOCATE_TIMEOUT_S):
+            try:
+                return await answer
+            except CoordinatorUnavailable as error:
+                problem = str(error)
+    except TimeoutError:
+        logger.debug("neither the coordinator nor its deputy answered within %s s", LOCATE_TIMEOUT_S)
+    finally:
+        for one in asked:
+            one.cancel()
+        await asyncio.wait(asked)
+    raise CoordinatorUnavailable(f"the coordinator's actor does not answer: {problem}")
+
+
+async def _address_of(name: str) -> tuple[str, int]:
     from ray.exceptions import RayError
 
     try:
-        handle: CoordinatorHandle = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
-        async with asyncio.timeout(LOCATE_TIMEOUT_S):
-            host, port = await handle.address.remote()
-    except (ValueError, TimeoutError, RayError) as error:
-        raise CoordinatorUnavailable(f"the coordinator's actor does not answer: {error}") from error
+        handle: CoordinatorHandle = await asyncio.to_thread(find_actor, name)
+        host, port = await handle.address.remote()
+    except (ValueError, RayError) as error:
+        raise CoordinatorUnavailable(str(error)) from error
     return host, port
 
 
@@ -159,7 +190,7 @@ class RayLauncher:
         """By member: the Ray node on which its actor runs. Actors that do not answer are left out."""
         names = await asyncio.to_thread(named_actors)
         prefix = actor_name("")
-        members = [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name != COORDINATOR_ACTOR]
+        members = [name.removeprefix(prefix) for name in names if name.startswith(prefix) and name not in NOT_MEMBERS]
         places = await asyncio.gather(*(self._place_of(member) for member in members))
         return {member: place for member, place in zip(members, places, strict=True) if place}
 

@@ -4,6 +4,7 @@
 | --- | --- |
 | `cluster` | the cluster's identity, created once |
 | `coordinator/epoch` | the epoch that the active coordinator raised |
+| `coordinator/lease` | what the coordinator renews all the time, for a deputy to see that it is there |
 | `counters/<name>` | first number not yet given out |
 | `bookies/<id>` | cookie of a bookie |
 | `ledgers/<20 digits>` | one ledger: ensemble, quorums, fragments, state |
@@ -35,6 +36,7 @@ from ...protocol.errors import ProtocolError
 
 CLUSTER = "cluster"
 COORDINATOR_EPOCH = "coordinator/epoch"
+COORDINATOR_LEASE = "coordinator/lease"
 RESTORED_LEDGERS = "restored/ledgers"
 RESTORED_FROM = "restored/from"
 MOVED_TO = "moved/to"

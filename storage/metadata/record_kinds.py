@@ -77,6 +77,7 @@ def decode_map(value: bytes) -> Mapping[str, Any]:
 METADATA_KINDS: tuple[RecordKind[Any], ...] = (
     RecordKind(keys.CLUSTER, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.COORDINATOR_EPOCH, decode_map, NAMES_NO_LEDGERS),
+    RecordKind(keys.COORDINATOR_LEASE, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.RESTORED_LEDGERS, decode_map, NAMES_NO_LEDGERS),  # ids that are not given out again
     RecordKind(keys.RESTORED_FROM, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.MOVED_TO, decode_map, NAMES_NO_LEDGERS),

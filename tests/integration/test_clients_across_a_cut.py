@@ -114,7 +114,7 @@ def test_who_waits_for_access_gets_it_when_the_leader_is_cut_off(hosts, cluster,
         away.close()
 
 
-def test_a_leader_keeps_its_topic_when_the_owner_is_cut_off_until_another_one_fences_it(hosts, cluster):
+def test_a_leader_keeps_its_topic_when_the_owner_is_cut_off_until_it_is_fenced(hosts, cluster):
     with hosts.client.network(), cluster.client() as client, cluster.client() as other:
         topics = [f"owned-{number}" for number in range(2 * NODES)]
         for topic in topics:
@@ -135,7 +135,7 @@ def test_a_leader_keeps_its_topic_when_the_owner_is_cut_off_until_another_one_fe
 
 
 @pytest.mark.parametrize("how", list(Cut))
-def test_with_deduplication_each_message_is_there_once_although_its_broker_was_cut_off(hosts, cluster, how):
+def test_with_deduplication_each_message_is_there_once_after_a_cut(hosts, cluster, how):
     topic = f"once-{how.name.lower().replace('_', '-')}"
     with hosts.client.network():
         create_partitioned(cluster, topic, NODES)

@@ -25,7 +25,7 @@ def publish(client, topic, payloads):
     return [producer.send(payload) for payload in payloads]
 
 
-def test_bookies_go_on_on_other_nodes_with_their_data_and_a_second_start_finds_everything(hosts, directory):
+def test_bookies_go_on_on_other_nodes_and_a_second_start_finds_everything(hosts, directory):
     with hosts.start_cluster(brokers=2, bookies=4, data_dir=str(directory), settings=SETTINGS) as cluster:
         before = cluster.places()
         bookies = [one for one in before if one.startswith("bookie")]

@@ -7,6 +7,7 @@
 Ray asks for a token, as a Ray does that Magnetar starts. The head stays where it is: a Ray that loses its GCS is lost.
 """
 
+import contextlib
 import json
 import os
 import secrets
@@ -42,6 +43,8 @@ class RayHosts:
         """
         self.network = Network()
         self._clusters = 0
+        self._drivers = contextlib.ExitStack()
+        """What is left to close of programs that started clusters."""
         self._labels = [dict(one) for one in labels] + [{}] * (count - len(labels))
         self.environment = {
             "RAY_AUTH_MODE": "token",
@@ -106,7 +109,9 @@ class RayHosts:
         """
         self._clusters += 1
         directory = str(self.head.inside / f"data-{self._clusters}")
-        return NodesCluster(self, at or self.head, {**CLUSTER_OPTIONS, "data_dir": directory, **options})
+        cluster = NodesCluster(self, at or self.head, {**CLUSTER_OPTIONS, "data_dir": directory, **options})
+        self._drivers.callback(cluster.leave)
+        return cluster
 
     # -- faults --------------------------------------------------------------------------------------------------
 
@@ -139,6 +144,7 @@ class RayHosts:
 
     def close(self) -> None:
         self.network.close()
+        self._drivers.close()
 
     def __enter__(self) -> Self:
         return self
@@ -163,7 +169,7 @@ class NodesCluster(Cluster):
         try:
             found = self.ask("start", **options)
         except BaseException:
-            self._end()
+            self.leave()
             raise
         super().__init__(found["cluster_id"], found["service_urls"], found["admin_url"])
 
@@ -223,9 +229,10 @@ class NodesCluster(Cluster):
             try:
                 self.ask("stop")
             finally:
-                self._end()
+                self.leave()
 
-    def _end(self) -> None:
+    def leave(self) -> None:
+        """End the program that started the cluster, and leave the cluster as it is."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()

@@ -110,6 +110,27 @@ def test_the_grace_lasts_one_time_out_of_time_awake() -> None:
     assert not membership.in_grace
 
 
+def test_the_grace_ends_early_when_brokers_came_back_and_no_more_come() -> None:
+    membership = members()
+    run(membership, 0.0, 0.25)
+    membership.register(session("bookie-1", role="bookie"))
+    membership.register(session("broker-1"))
+    run(membership, 0.5, 0.75)
+    assert membership.in_grace, "another one may be on its way"
+    membership.register(session("broker-2"))
+    run(membership, 1.0, 2.0)
+    assert membership.in_grace, "each that comes gives the others time"
+    run(membership, 2.25, 2.25)
+    assert not membership.in_grace
+
+
+def test_the_grace_lasts_in_full_while_no_broker_came_back() -> None:
+    membership = members()
+    membership.register(session("bookie-1", role="bookie"))
+    run(membership, 0.0, 2.75)
+    assert membership.in_grace
+
+
 def test_memory_of_ended_incarnations_is_bounded() -> None:
     membership = members()
     for number in range(ENDED_REMEMBERED_MAX + 5):

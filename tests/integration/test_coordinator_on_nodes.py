@@ -1,0 +1,97 @@
+"""Where the coordinator may run, by where its metadata is: a node that hosts it is lost, and cut off.
+
+Each test has Ray nodes of its own, because it takes away the node that started the cluster.
+"""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import magnetar
+from magnetar.protocol.names import COORDINATOR_ID
+from support.nodes.database import Database
+from support.nodes.namespaces import reason_to_skip
+from support.nodes.network import Host
+from support.nodes.ray_hosts import NodesCluster, RayHosts
+from support.servers import postgresql_server
+from support.servers.ray_nodes import wait_until
+
+SUCCESSOR_S = 120.0
+"""Ray takes a silent node for dead after about a minute."""
+
+
+@pytest.fixture
+def own_hosts() -> Iterator[RayHosts]:
+    reason = reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    with RayHosts(3) as found:
+        yield found
+
+
+def log_of_coordinator(node: Host, cluster: NodesCluster) -> str:
+    """What the coordinators on that node wrote."""
+    below = cluster.data_directory.relative_to(node.inside)
+    path = node.directory / below / "logs" / f"{COORDINATOR_ID}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def publish_to_new_topic(client: magnetar.Client, topic: str, within_s: float) -> None:
+    """A topic that is new takes a coordinator."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            client.create_producer(topic).send(b"new")
+            return
+        except magnetar.MagnetarError:
+            assert time.monotonic() < deadline, f"no coordinator after {within_s} s"
+
+
+def test_a_cut_off_coordinator_that_still_reaches_the_database_is_fenced(own_hosts: RayHosts) -> None:
+    """It keeps its connections to PostgreSQL all the time. The epoch in each transaction keeps it from writing."""
+    reason = postgresql_server.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    home = own_hosts.nodes[1]
+    database = Database(own_hosts.network)
+    cluster = own_hosts.start_cluster(at=home, brokers=3, bookies=3, metadata=database.url)
+    assert cluster.places()[COORDINATOR_ID] is home
+    with own_hosts.client.network(), cluster.client() as client:
+        client.subscribe("before", "keeper").close()
+        producer = client.create_producer("before")
+        sent = [producer.send(b"%d" % number) for number in range(20)]
+        for host in own_hosts.network.hosts:
+            if host not in (home, database.host):
+                own_hosts.network.cut(home, of=host)
+        publish_to_new_topic(client, "after", SUCCESSOR_S)
+        successors = [node for node in own_hosts.nodes if node is not home and log_of_coordinator(node, cluster)]
+        assert len(successors) == 1, "the coordinator was started once, on another node"
+        wait_until(lambda: "superseded" in log_of_coordinator(home, cluster), "the old coordinator learns of it", 60)
+        sent += [producer.send(b"%d" % number) for number in range(20, 40)]
+        own_hosts.heal(home)
+        reader = client.create_reader("before", magnetar.MessageId.earliest)
+        assert [reader.read_next(20_000).message_id() for _ in sent] == sent
+        publish_to_new_topic(client, "healed", 60)
+
+
+def test_with_sqlite_the_coordinator_waits_for_its_machine_and_says_so(own_hosts: RayHosts) -> None:
+    home = own_hosts.nodes[1]
+    cluster = own_hosts.start_cluster(at=home, brokers=3, bookies=3)
+    below = cluster.data_directory.relative_to(home.inside)
+    with own_hosts.client.network(), cluster.client(operation_timeout_seconds=5) as client:
+        client.subscribe("kept", "keeper").close()
+        sent = [client.create_producer("kept").send(b"before")]
+        own_hosts.kill(home)
+        with pytest.raises(magnetar.MagnetarError):
+            client.create_producer("takes-a-coordinator")
+        other = own_hosts.nodes[2]
+        assert not log_of_coordinator(own_hosts.head, cluster) and not log_of_coordinator(other, cluster)
+        assert not (other.directory / below / "coordinator").exists(), "nothing pretends to be the metadata"
+        with pytest.raises(RuntimeError, match="only on the machine with that file: bring that machine back"):
+            own_hosts.magnetar("status", "--data-dir", str(cluster.data_directory))
+        own_hosts.bring_back(home)
+        publish_to_new_topic(client, "takes-a-coordinator", 60)
+        sent.append(client.create_producer("kept").send(b"after"))
+        reader = client.create_reader("kept", magnetar.MessageId.earliest)
+        assert [reader.read_next(20_000).message_id() for _ in sent] == sent
