@@ -40,8 +40,6 @@ ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 90.0
 COORDINATOR_POLL_S = 0.1
 
-T = TypeVar("T")
-
 
 class RayCluster(Cluster):
     """A cluster on the Ray that this process is connected to."""

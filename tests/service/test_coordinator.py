@@ -241,8 +241,7 @@ async def test_unload_moves_or_renews() -> None:
 
 
 async def test_after_a_restart_nothing_moves_while_brokers_come_back() -> None:
-    patient = dataclasses.replace(FAST, session_timeout_s=2.0)
-    async with coordination(patient) as cluster:
+    async with coordination(dataclasses.replace(FAST, session_timeout_s=2.0)) as cluster:
         one, two = await cluster.broker(1), await cluster.broker(2)
         await create(cluster, "t", 8)
         await assign_all(cluster, "t", 8)
@@ -259,7 +258,7 @@ async def test_after_a_restart_nothing_moves_while_brokers_come_back() -> None:
         await asyncio.sleep(0.3)
         assert {topic: value.epoch for topic, value in one.client.assignments.items()} == before
         await eventually(lambda: len(one.owned()) == 8)
-        assert time.monotonic() - started > patient.session_timeout_s / 2
+        assert time.monotonic() - started > 1.0, "half of a session"
         assert one.lost == 0
 
 
