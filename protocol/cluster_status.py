@@ -156,8 +156,8 @@ class AuditorStatus(TypedDict):
 
 
 class DrainView(TypedDict):
-    """How far a member that drains has come: topics (of a broker) or ledgers (of a bookie) that it still has, and the
-    most that it was seen with. -1: not counted yet.
+    """How far a member that drains has come. `left` counts the topics of a broker, or the ledgers of a bookie, that it
+    still has. `most` is the most that it was seen with. -1: not counted yet.
     """
 
     left: int

@@ -6,7 +6,7 @@ metadata and sequence id, and besides: `uuid` (`<producer>-<sequence id>`), `chu
 are as large as the broker lets an entry be.
 
 Among what a producer has under way, every chunk but the last is a `Chunk`, and the last is the message's own `Batch`.
-So the message has one outcome: its receipt is the last chunk's, and when one chunk fails, the message fails and its
+So the message has one outcome. Its receipt is the last chunk's, and when one chunk fails, the message fails and its
 other chunks are taken back (`take_back`). Chunks without a receipt are sent again like any other entry.
 """
 

@@ -11,7 +11,7 @@ LIVE_INTERVAL_S = 1.0
 class Pace:
     """Lets `rate` messages a second go on, evenly. 0 is no limit.
 
-    The turn of a message follows from the first one's, not from the turn before it: a late message does not slow down
+    The turn of a message follows from the first one's, not from the turn before it. A late message does not slow down
     those after it.
     """
 

@@ -11,6 +11,7 @@ others need disks, garbage collection or time, which only the simulator has.
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from .balancing import BALANCING
 from .compaction import COMPACTION
 from .deduplication import DEDUPLICATION
 from .delays import DELAYS
@@ -30,6 +31,7 @@ from .termination import TERMINATION
 MUTANTS = {
     mutant.name: mutant
     for mutant in (
+        *BALANCING,
         *COMPACTION,
         *DEDUPLICATION,
         *DELAYS,

@@ -17,6 +17,7 @@ from ..workloads.delaying import Delaying
 from ..workloads.draining import Draining
 from ..workloads.keeping import Keeping
 from ..workloads.leaving import Leaving
+from ..workloads.loading import Loading
 from ..workloads.numbered import Numbered
 from ..workloads.registering import Registering
 from ..workloads.terminating import Terminating
@@ -77,6 +78,10 @@ def _leaving(cluster: SimCluster, history: History, random: Random) -> list[Work
     return [Leaving(cluster, history, random, "stayer", "left")]
 
 
+def _loading(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    return [Loading(cluster, history, random, "loader")]
+
+
 def _terminating(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
     return [Terminating(cluster, history, random, "terminator", "ending")]
 
@@ -99,6 +104,7 @@ KEPT: dict[str, Making] = {
     "delaying": _delaying,
     "keeping": _keeping,
     "leaving": _leaving,
+    "loading": _loading,
     "terminating": _terminating,
     "registering": _registering,
 }
