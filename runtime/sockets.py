@@ -15,9 +15,11 @@ import asyncio
 import socket
 import struct
 
-_TCP_INFO_BYTES = 104
+_TCP_INFO_BYTES = 148
 _UNACKNOWLEDGED_AT = 24
 _LAST_ACKNOWLEDGEMENT_AT = 56
+_ACKNOWLEDGED_BYTES_AT = 120
+_NOT_SENT_BYTES_AT = 144
 
 
 def probe_when_idle(transport: asyncio.BaseTransport | None, idle_s: int, interval_s: int, count: int) -> None:
@@ -40,19 +42,39 @@ def unacknowledged_s(transport: asyncio.BaseTransport | None) -> float:
 
     A peer that does not read still acknowledges: its kernel answers. 0 also where the system does not say.
     """
-    known = None if transport is None else transport.get_extra_info("socket")
-    kind = getattr(socket, "TCP_INFO", None)
-    if known is None or kind is None:
-        return 0.0
-    try:
-        told: bytes = known.getsockopt(socket.IPPROTO_TCP, kind, _TCP_INFO_BYTES)
-    except (OSError, NotImplementedError, TypeError):
-        return 0.0
+    told = _tcp_info(transport)
     if len(told) < _LAST_ACKNOWLEDGEMENT_AT + 4:
         return 0.0
     (unacknowledged,) = struct.unpack_from("=I", told, _UNACKNOWLEDGED_AT)
     (last_ms,) = struct.unpack_from("=I", told, _LAST_ACKNOWLEDGEMENT_AT)
     return last_ms / 1000 if unacknowledged else 0.0
+
+
+def acknowledged_bytes(transport: asyncio.Transport | None) -> int | None:
+    """How many bytes the other kernel has acknowledged since the beginning, while more are on their way.
+
+    None if it has acknowledged all that was written, and where the system does not say.
+    """
+    told = _tcp_info(transport)
+    if transport is None or len(told) < _NOT_SENT_BYTES_AT + 4:
+        return None
+    (unacknowledged,) = struct.unpack_from("=I", told, _UNACKNOWLEDGED_AT)
+    (not_sent,) = struct.unpack_from("=I", told, _NOT_SENT_BYTES_AT)
+    if not (unacknowledged or not_sent or transport.get_write_buffer_size()):
+        return None
+    return struct.unpack_from("=Q", told, _ACKNOWLEDGED_BYTES_AT)[0]
+
+
+def _tcp_info(transport: asyncio.BaseTransport | None) -> bytes:
+    """What the kernel tells of a connection; empty where it does not."""
+    known = None if transport is None else transport.get_extra_info("socket")
+    kind = getattr(socket, "TCP_INFO", None)
+    if known is None or kind is None:
+        return b""
+    try:
+        return known.getsockopt(socket.IPPROTO_TCP, kind, _TCP_INFO_BYTES)
+    except (OSError, NotImplementedError, TypeError):
+        return b""
 
 
 def _set(transport: asyncio.BaseTransport | None, level: int, name: str, value: int) -> None:

@@ -33,7 +33,7 @@ from ...protocol.pulsar_pb2 import (
     FeatureFlags,
 )
 from ...protocol.topics import TopicName
-from ...runtime.sockets import probe_when_idle, unacknowledged_s
+from ...runtime.sockets import acknowledged_bytes, probe_when_idle, unacknowledged_s
 from ...runtime.transitions import check_transition
 from ..network.liveness import Liveness
 from ..network.questions import Sent
@@ -231,6 +231,10 @@ class ClientConnection(asyncio.Protocol):
         """See `runtime.sockets`."""
         return unacknowledged_s(self._transport)
 
+    def acknowledged_bytes(self) -> int | None:
+        """See `runtime.sockets`."""
+        return acknowledged_bytes(self._transport)
+
     def socket_number(self) -> int:
         """The file descriptor, −1 when there is none."""
         socket = None if self.closed or self._transport is None else self._transport.get_extra_info("socket")
@@ -288,9 +292,6 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         detail = f": {exc}" if exc else ""
         self.close(ConnectionClosed(f"the broker at {format_address(self.address)} closed the connection{detail}"))
-
-    def eof_received(self) -> bool:
-        return False
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
@@ -404,7 +405,7 @@ async def connect(
             )
             await connection.ready
     except (OSError, TimeoutError) as error:
-        reason = ConnectError(f"cannot connect to {format_address(address)}: {error or 'no answer in time'}")
+        reason = ConnectError(f"cannot connect to {format_address(address)}: {str(error) or 'no answer in time'}")
         if connection is not None:
             connection.close(reason)
         raise reason from error

@@ -21,6 +21,10 @@ What ends the connection, so that its producers and consumers look for their top
 3. The other kernel acknowledged nothing for `PATH_DEAD_S` (see `runtime.sockets`), or answers no TCP keep-alive.
 4. Nothing came for two keep-alive intervals, as in Pulsar's clients.
 
+On a slow link a large entry takes longer than all this, and the PING lies behind it. While the other kernel
+acknowledges more and more bytes, the connection is not dead. Then reason 2 does not hold: on a new connection the entry
+would begin again.
+
 A broker that is only slow answers PINGs. It keeps its connections, and hears nothing but one PING each second. It may
 be cut off the rest of the cluster, though, and not know that it lost its topics. So if the oldest entry of a producer
 stays without a receipt from one look to another, others are asked about its topic, too. If the owner is another one,
@@ -33,7 +37,8 @@ Invariants:
 - An answer that comes while the connection has been heard again does not end it.
 - Sends are not doubled more than by any lost connection: unanswered entries are sent again, in their order, with their
   sequence ids. What comes on the old connection afterwards is not read: `ClientConnection.close` drops it.
-- A process that stood still, and looks too late, blames no broker: it gives it the whole time again.
+- A process that stood still, and looks too late, blames no broker: it gives it the whole time again. One that is late
+  each time does so for two keep-alive intervals at most.
 - Entries and messages cost nothing here. A chunk of received bytes costs one look at the clock, and a write one truth
   test.
 """
@@ -42,6 +47,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Collection, Mapping
+from math import inf
 
 from ...protocol.commands import ping
 from ...protocol.errors import ConnectionClosed
@@ -116,10 +122,16 @@ class Liveness:
         self._since = loop.time()
         """Nothing was awaited before."""
         self._asked_at = 0.0
+        self._acknowledged: int | None = None
+        """Bytes that the other kernel had acknowledged at the last look, while more were on their way."""
+        self._moved_at = -inf
+        """When these were seen to grow, while no PONG came."""
         self._ponged_at = -1.0
         self._pong: asyncio.Event | None = None
         self._look_due = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._late_since = -inf
+        """The first late look since something came."""
         self._heads: dict[int, int] = {}
         """By producer, the sequence id of its oldest entry without a receipt, at the last look."""
         self._heads_at = 0.0
@@ -180,16 +192,26 @@ class Liveness:
     def _look(self) -> None:
         now = self._loop.time()
         if now - self._look_due > LATE_S:
-            self._since = now
-            self._become(_WATCHING)
-            self.resting = False
-            self._look_at(now + self._silence_s)
+            self._look_late(now)
         elif self.state in (_ASKED, _DOUBTED) and self._connection.heard_at <= self._asked_at:
             self._unanswered(now)
         else:
             if self.state in (_ASKED, _DOUBTED):
                 self._answered()
             self._wait(now)
+
+    def _look_late(self, now: float) -> None:
+        """This process stood still. If it always does, the keep-alive rule holds all the same."""
+        connection = self._connection
+        if self._late_since <= connection.heard_at:
+            self._late_since = now
+        elif now - self._late_since >= 2 * self._keep_alive_s:
+            connection.close(ConnectionClosed(f"the broker at {format_address(connection.address)} does not answer"))
+            return
+        self._since = now
+        self._become(_WATCHING)
+        self.resting = False
+        self._look_at(now + self._silence_s)
 
     def _awaited(self) -> tuple[bool, bool]:
         """Whether something is due, and whether something is awaited at all."""
@@ -221,6 +243,7 @@ class Liveness:
         self._asked_at = now
         self._become(_ASKED)
         self.resting = False
+        self._acknowledged, self._moved_at = self._connection.acknowledged_bytes(), -inf
         self._connection.write(ping())
         self._look_at(now + self._silence_s / 2)
 
@@ -236,6 +259,9 @@ class Liveness:
             self.resting = self._watches
             self._look_at(end)
             return
+        before, self._acknowledged = self._acknowledged, connection.acknowledged_bytes()
+        if before is not None and self._acknowledged is not None and self._acknowledged > before:
+            self._moved_at = now
         if self.state is _ASKED:
             self._doubt(now)
             if connection.closed:
@@ -309,7 +335,8 @@ class Liveness:
     async def _find_out(self, number: int, endpoint: OfTopic) -> None:
         connection, questions = self._connection, self._questions
         assert questions.elsewhere is not None
-        silent = self.state is _DOUBTED
+        moves = self._loop.time() - self._moved_at < 2 * self._silence_s
+        silent = self.state is _DOUBTED and not moves
         try:
             against = await questions.elsewhere(endpoint.topic.full, silent)
             if not against or connection.closed:

@@ -12,6 +12,7 @@ import magnetar
 from magnetar.client.aio.client import AsyncClient
 from support.fakes.broker import FakeBroker, Topic
 from support.servers.black_hole import BlackHole
+from support.servers.slow_link import SlowLink
 
 OPTIONS = {"silence_timeout_ms": 100}
 TOPIC = "persistent://public/default/t"
@@ -136,3 +137,28 @@ async def test_a_single_broker_that_answers_on_a_new_connection_gets_one(cluster
         async with asyncio.timeout(3):
             await producer.send(b"1")
         assert not any(event.is_set() for event in old) and hole.accepted >= 3, "the question, and the new connection"
+
+
+async def test_a_large_message_on_a_slow_link_keeps_its_connection_to_a_single_broker(cluster: Cluster) -> None:
+    link = await SlowLink(cluster.brokers[0].port, 4_000_000).start()
+    cluster.holes[0].port, kept = link.port, cluster.holes[0].port  # what lookups answer
+    try:
+        async with AsyncClient(f"pulsar://127.0.0.1:{link.port}", **OPTIONS) as client:
+            producer = await client.create_producer("t")
+            await producer.send(b"0")
+            before = link.accepted
+            async with asyncio.timeout(5):
+                await producer.send(bytes(4_000_000))  # ten times as long as the patience with a silent broker
+            assert cluster.stored() == 2, "nothing was sent twice"
+            assert cluster.brokers[0].count("PRODUCER") == 1 and link.accepted <= before + 1
+    finally:
+        cluster.holes[0].port = kept
+        await link.stop()
+
+
+async def test_a_broker_that_never_answers_connect_is_named_with_the_cause(cluster: Cluster) -> None:
+    cluster.holes[0].cut()
+    options = {"operation_timeout_seconds": 1, "connection_timeout_ms": 100}
+    async with AsyncClient(f"pulsar://127.0.0.1:{cluster.holes[0].port}", **options) as client:
+        with pytest.raises(magnetar.ConnectError, match="no answer in time"):
+            await client.create_producer("t")

@@ -23,6 +23,7 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.late_s = 0.0
         self.timers: dict[int, tuple[float, Callable[[], None]]] = {}
         self._numbers = 0
 
@@ -39,7 +40,7 @@ class Clock:
         end = self.now + seconds
         while due := [(moment, number) for number, (moment, _) in self.timers.items() if moment <= end]:
             moment, number = min(due)
-            self.now = max(self.now, moment)
+            self.now = max(self.now, moment + self.late_s)
             self.timers.pop(number)[1]()
             await settle()
         self.now = end
@@ -77,6 +78,8 @@ class Link:
         self.says = ""
         self.reason: MagnetarError | None = None
         self.unacknowledged = 0.0
+        self.on_their_way = 0
+        self.taken: Callable[[], int] = lambda: 0
         self.before_answer: Callable[[], None] = lambda: None
         self.tasks = Tasks()
         loop: Any = self.clock
@@ -116,6 +119,10 @@ class Link:
 
     def unacknowledged_s(self) -> float:
         return self.unacknowledged
+
+    def acknowledged_bytes(self) -> int | None:
+        taken = self.taken()
+        return taken if taken < self.on_their_way else None
 
     def close(self, reason: MagnetarError | None = None) -> None:
         if not self.closed:
@@ -317,3 +324,48 @@ async def test_nothing_for_two_keep_alive_intervals_ends_it(silence_s: float) ->
     assert not link.closed and bool(link.questions) == bool(silence_s)
     await link.clock.pass_time(2)
     assert link.closed
+
+
+@pytest.mark.parametrize("bytes_per_s", [0, 10_000], ids=["dead", "slow"])
+async def test_a_connection_that_takes_bytes_slowly_does_not_count_as_dead(bytes_per_s: int) -> None:
+    link = Link()
+    start = link.clock.now
+    link.on_their_way, link.taken = 100_000, lambda: int(bytes_per_s * (link.clock.now - start))
+    link.send()
+    await link.clock.pass_time(9)
+    asked = [silent for _, _, silent in link.questions]
+    assert len(asked) > 5 and set(asked) == {not bytes_per_s}
+    await link.clock.pass_time(5)
+    assert link.questions[-1][2], "all has gone, and there is still no answer"
+
+
+async def test_a_link_that_stalls_for_a_moment_is_still_slow_only() -> None:
+    link = Link()
+    start = link.clock.now
+    link.on_their_way, link.taken = 100_000, lambda: min(21_000, int(10_000 * (link.clock.now - start)))
+    link.send()
+    await link.clock.pass_time(3.6)
+    assert link.questions and not any(silent for _, _, silent in link.questions), "it stands for 1.5 s"
+    await link.clock.pass_time(3)
+    assert link.questions[-1][2]
+
+
+@pytest.mark.parametrize("silence_s", [1.0, 0.0], ids=["watched", "keep-alive only"])
+async def test_a_process_that_is_always_late_still_notices_a_dead_broker(silence_s: float) -> None:
+    link = Link(silence_s)
+    link.clock.late_s = 0.4
+    link.send()
+    await link.clock.pass_time(2 * KEEP_ALIVE_S - 1)
+    assert not link.closed
+    await link.clock.pass_time(2 * KEEP_ALIVE_S + 3)
+    assert link.closed and "does not answer" in str(link.reason)
+
+
+async def test_a_process_that_is_always_late_keeps_a_broker_that_is_heard() -> None:
+    link = Link()
+    link.clock.late_s = 0.4
+    link.send()
+    for _ in range(10):
+        await link.clock.pass_time(KEEP_ALIVE_S)
+        link.hear()
+    assert not link.closed
