@@ -1,11 +1,18 @@
 """What brokers tell the coordinator of their load, and what it tells the admin."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 UNITS_PER_REPORT_MAX = 256
 """The heaviest ones are named; what is left is reported as a sum."""
 BYTES_AS_DEAR_AS_AN_ENTRY = 16 << 10
+
+
+def load_of(figures: Sequence[float]) -> float:
+    """The load of figures in the order of `Rates`: entries, and bytes as so many entries."""
+    _, entries_in, bytes_in, _, entries_out, bytes_out = figures
+    return entries_in + entries_out + (bytes_in + bytes_out) / BYTES_AS_DEAR_AS_AN_ENTRY
 
 
 class Rates(NamedTuple):
@@ -21,7 +28,7 @@ class Rates(NamedTuple):
     @property
     def load(self) -> float:
         """What this costs a broker, in entries per second. An entry costs the same, however many messages it has."""
-        return self.entries_in + self.entries_out + (self.bytes_in + self.bytes_out) / BYTES_AS_DEAR_AS_AN_ENTRY
+        return load_of(self)
 
     def plus(self, other: "Rates") -> "Rates":
         """The sum."""

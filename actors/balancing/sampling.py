@@ -6,9 +6,10 @@ counters may go on from where it was closed before.
 """
 
 import heapq
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from ...protocol.load_figures import UNITS_PER_REPORT_MAX, LoadReport, Rates, UnitRates
+from ...protocol.load_figures import UNITS_PER_REPORT_MAX, LoadReport, Rates, UnitRates, load_of
 from .units import unit_of
 
 INTERVAL_MIN_S = 0.001
@@ -25,12 +26,7 @@ class TopicCounts(NamedTuple):
     bytes_out: int
 
 
-class SampledTopic(NamedTuple):
-    """A loaded topic: its full name, the epoch under which it was loaded, its counters."""
-
-    topic: str
-    epoch: int
-    counts: TopicCounts
+NOTHING = TopicCounts(0, 0, 0, 0, 0, 0)
 
 
 class LoadSampler:
@@ -40,45 +36,55 @@ class LoadSampler:
 
     def __init__(self, now_s: float, cpu_s: float, limit: int = UNITS_PER_REPORT_MAX) -> None:
         self._limit = limit
-        self._last: dict[str, SampledTopic] = {}
-        self._seen: dict[str, SampledTopic] = {}
-        self._changes: dict[str, SampledTopic] = {}
+        self._last: dict[str, tuple[int, TopicCounts]] = {}
+        self._seen: dict[str, tuple[int, TopicCounts]] = {}
+        """By topic: the epoch under which it was loaded, and its counters."""
+        self._units: dict[str, TopicCounts] = {}
+        """What went in and out of those that moved data since the last report."""
+        self._unnamed = NOTHING
+        self._moved = 0
         self._at_s = now_s
         self._cpu_s = cpu_s
 
-    def look(self, found: SampledTopic) -> None:
+    def look(self, topic: str, epoch: int, counts: TopicCounts) -> None:
         """Take a topic's counters as they are now."""
-        last = self._last.get(found.topic)
-        if last is None or last.epoch != found.epoch:
-            self._seen[found.topic] = found
-        elif last.counts == found.counts:
-            self._seen[found.topic] = last
+        last = self._last.get(topic)
+        if last is None or last[0] != epoch:
+            self._seen[topic] = (epoch, counts)
+            return
+        if last[1] == counts:
+            self._seen[topic] = last
+            return
+        self._seen[topic] = (epoch, counts)
+        self._moved += 1
+        # A consumer's meter is added to its subscription's as it leaves. Between the two a sum can be smaller.
+        moved = TopicCounts(*[max(0, now - then) for now, then in zip(counts, last[1], strict=True)])
+        unit = unit_of(topic)
+        if unit is None:
+            self._unnamed = _sum(self._unnamed, moved)
         else:
-            self._seen[found.topic] = found
-            self._changes[found.topic] = last
+            before = self._units.get(unit)
+            self._units[unit] = moved if before is None else _sum(before, moved)
 
     def report(self, now_s: float, cpu_s: float) -> LoadReport:
         """The report on the time since the last one."""
         interval_s = max(now_s - self._at_s, INTERVAL_MIN_S)
-        units: dict[str, Rates] = {}
-        rest = Rates()
-        for topic, last in self._changes.items():
-            # A consumer's meter is added to its subscription's as it leaves. Between the two a sum can be smaller.
-            changes = (max(0, now - then) for now, then in zip(self._seen[topic].counts, last.counts, strict=True))
-            rates = Rates(*(change / interval_s for change in changes))
-            unit = unit_of(topic)
-            if unit is None:
-                rest = rest.plus(rates)
-            else:
-                units[unit] = units[unit].plus(rates) if unit in units else rates
-        heaviest = heapq.nlargest(self._limit, units.items(), key=lambda one: (one[1].load, one[0]))
-        for unit, _ in heaviest:
-            del units[unit]
-        for rates in units.values():
-            rest = rest.plus(rates)
+        units, self._units = self._units, {}
+        loads = [(load_of(moved), unit) for unit, moved in units.items()]
+        heaviest = [(unit, units.pop(unit)) for _, unit in heapq.nlargest(self._limit, loads)]
+        columns = [sum(column) for column in zip(self._unnamed, *units.values(), strict=True)]
+        named = [UnitRates(unit, _rates(moved, interval_s)) for unit, moved in heaviest]
         cpu = max(0.0, (cpu_s - self._cpu_s) / interval_s)
-        named = [UnitRates(unit, rates) for unit, rates in heaviest]
-        found = LoadReport(interval_s, named, rest, len(self._changes), cpu)
-        self._last, self._seen, self._changes = self._seen, {}, {}
+        found = LoadReport(interval_s, named, _rates(columns, interval_s), self._moved, cpu)
+        self._last, self._seen = self._seen, {}
+        self._unnamed, self._moved = NOTHING, 0
         self._at_s, self._cpu_s = now_s, cpu_s
         return found
+
+
+def _sum(one: TopicCounts, other: TopicCounts) -> TopicCounts:
+    return TopicCounts(*[first + second for first, second in zip(one, other, strict=True)])
+
+
+def _rates(moved: Iterable[int], interval_s: float) -> Rates:
+    return Rates(*[count / interval_s for count in moved])

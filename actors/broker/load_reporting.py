@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from ...protocol.errors import MagnetarError
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
-from ..balancing.sampling import LoadSampler, SampledTopic, TopicCounts
+from ..balancing.sampling import LoadSampler, TopicCounts
 from ..members.coordinator_link import CoordinatorClient
 from ..topics.topic import Topic
 
 logger = logging.getLogger(__name__)
 
-TOPICS_AT_A_TIME = 1000
+TOPICS_AT_A_TIME = 200
 
 
 class LoadReporting:
@@ -52,10 +52,10 @@ class LoadReporting:
                 logger.exception("a load report failed; the next one follows")
 
     async def _look(self, sampler: LoadSampler) -> None:
-        topics = list(self._loaded.values())
+        topics = list(self._loaded.items())
         for first in range(0, len(topics), TOPICS_AT_A_TIME):
-            for topic in topics[first : first + TOPICS_AT_A_TIME]:
-                sampler.look(SampledTopic(topic.name.full, topic.epoch, counts_of_topic(topic)))
+            for full_name, topic in topics[first : first + TOPICS_AT_A_TIME]:
+                sampler.look(full_name, topic.epoch, counts_of_topic(topic))
             await asyncio.sleep(0)
 
 
