@@ -24,6 +24,8 @@ from typing import Any, Protocol
 
 HANDLES_WITHOUT_TIME_MAX = 500_000
 START_S = 1_000.0
+END_S = START_S + 600.0
+"""No run is as long as that."""
 TASKS_SWEPT_MIN = 32
 
 READY, SOCKET, TIMER = range(3)
@@ -51,7 +53,7 @@ PROCESS: ContextVar[Owner | None] = ContextVar("PROCESS", default=None)
 
 
 class Stuck(Exception):
-    """Nothing is left that could ever happen, or time does not go on."""
+    """Nothing is left that could ever happen, time does not go on, or the run does not end."""
 
 
 class SimHandle:
@@ -235,6 +237,8 @@ class SimLoop(asyncio.BaseEventLoop):
                     raise Stuck("no timer is left")
                 if timers[0][0] > self.now:
                     self.now = timers[0][0]
+                    if self.now > END_S:
+                        raise Stuck(f"the run does not end: {END_S - START_S:.0f} s of its time have passed")
                     handles_max = handles + HANDLES_WITHOUT_TIME_MAX
                     self.handles_run = handles  # for whoever watches
                 now = self.now

@@ -22,6 +22,8 @@ from .network import Network
 T = TypeVar("T")
 
 EPOCH_MS = 1_700_000_000_000
+CANCEL_AGAIN_S = 1.0
+CANCELS_MAX = 10
 
 
 class Process:
@@ -107,6 +109,15 @@ class Process:
                 continue
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             task.cancel()
+        self.loop.call_later(CANCEL_AGAIN_S, self._cancel_rest, 1, context=Context())
+
+    def _cancel_rest(self, times: int) -> None:
+        """Cancel what began to wait for an answer when it was cancelled: none comes, and somebody may wait for it."""
+        rest = [task for task in self.tasks if not task.done()]
+        for task in rest:
+            task.cancel()
+        if rest and times < CANCELS_MAX:
+            self.loop.call_later(CANCEL_AGAIN_S, self._cancel_rest, times + 1, context=Context())
 
 
 class SimClock:

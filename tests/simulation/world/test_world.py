@@ -76,8 +76,8 @@ def scripted(script: Callable[[World], Coroutine[Any, Any, None]]) -> Callable[[
 @scripted
 async def test_time_jumps(world: World) -> None:
     start = world.loop.time()
-    await asyncio.gather(asyncio.sleep(3600), asyncio.sleep(7200))
-    assert world.loop.time() == start + 7200
+    await asyncio.gather(asyncio.sleep(200), asyncio.sleep(400))
+    assert world.loop.time() == start + 400
 
 
 def test_waiting_for_nothing_is_an_error() -> None:
@@ -189,6 +189,34 @@ async def test_a_killed_process_leaves_a_reset_and_only_what_was_synced(world: W
     assert not disk.exists("/y")
     with pytest.raises(ConnectionRefusedError):
         await first.spawn(world.loop.create_connection(Peer, "b", 1), "connect")
+
+
+@scripted
+async def test_a_killed_process_does_not_wait_for_answers_when_it_is_cancelled(world: World) -> None:
+    """Else somebody who waits for its task waits for ever."""
+    process = world.process("c")
+
+    async def ask() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.Event().wait()
+
+    task = process.spawn(ask(), "ask")
+    await asyncio.sleep(1)
+    process.kill()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def test_a_run_that_does_not_end_is_stuck() -> None:
+    loop = SimLoop()
+    try:
+        with pytest.raises(Stuck, match="does not end"):
+            loop.run_until_complete(loop.create_task(asyncio.sleep(1e9)))
+    finally:
+        loop.abandon()
+        loop.close()
 
 
 @scripted
