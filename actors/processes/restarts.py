@@ -80,7 +80,7 @@ class Restarts(Generic[Handle]):
         office = self._office()
         self._begin(COORDINATOR_ID)
         try:
-            await self._wait(office, COORDINATOR_ID, f"{COORDINATOR_ID} was not restarted", SAFE_TIMEOUT_S)
+            await self._wait(office, COORDINATOR_ID, f"{COORDINATOR_ID} was not restarted:", SAFE_TIMEOUT_S)
             async with asyncio.timeout(FINISH_TIMEOUT_S):
                 await office.rebalancer.finish()
         except TimeoutError:
@@ -106,7 +106,7 @@ class Restarts(Generic[Handle]):
     async def _restart(self, office: Office, member: str) -> RestartView:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await self._wait(office, member, f"{member} was not restarted", SAFE_TIMEOUT_S)
+        await self._wait(office, member, f"{member} was not restarted:", SAFE_TIMEOUT_S)
         safe = loop.time()
         logger.info("%s is restarted", member)
         if _role(member) == ROLE_BROKER:
@@ -141,7 +141,7 @@ class Restarts(Generic[Handle]):
                 while obstacle := _absent(office) or await _lacking(office, member):  # noqa: ASYNC110
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
-            raise RestartStopped(f"{failure}: after {timeout_s:.0f} s {obstacle}") from None
+            raise RestartStopped(f"{failure} after {timeout_s:.0f} s {obstacle}") from None
 
 
 def restart_view(process: str, began: float, safe: float, back: float, settled: float) -> RestartView:

@@ -17,6 +17,8 @@ from magnetar.actors.processes.local_launcher import LocalLauncher
 from magnetar.cluster.handle import Cluster
 from magnetar.protocol.errors import NoSuchKey, NotAllowedError, RestartStopped
 from magnetar.storage.managed import rollover
+from support.servers.embedded_cluster import EmbeddedCluster
+from support.servers.ray_nodes import wait_until
 
 EVERY = ["bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2", "admin", "coordinator"]
 GAP_MAX_S = 5.0
@@ -189,3 +191,22 @@ def test_one_process_is_restarted_at_a_time(cluster: Cluster, monkeypatch: pytes
         first.join()
     after = incarnations(cluster)
     assert after["broker-1"] != before["broker-1"] and after["coordinator"] == before["coordinator"]
+
+
+def test_a_broker_says_how_many_of_its_open_ledgers_lack_copies(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path, brokers=1, bookies=3) as cluster, magnetar.Client(cluster.service_url) as client:
+
+        def lacking() -> int:
+            assert cluster.coordinator is not None
+            return cluster.run(cluster.coordinator.office.broker_calls.of("broker-1").lacking_copies())
+
+        producer = client.create_producer("counted")
+        producer.send(b"before")
+        assert lacking() == 0
+        cluster.run(cluster.stop_bookie(2))
+        producer.send(b"meanwhile")
+        wait_until(lambda: lacking() == 1, "the ledger of the topic has an empty slot")
+        cluster.run(cluster.start_bookie(2))
+        wait_until(lambda: lacking() == 0, "the topic goes on in a ledger with all copies")
+        producer.send(b"after")
+        assert lacking() == 0
