@@ -97,6 +97,16 @@ BROKERS = (
         (_SETTING,),
     ),
 )
+BROKER_STATS = (
+    Command(
+        "broker-stats",
+        "load-report",
+        "Show what each broker's topics cost it.",
+        "GET",
+        "/admin/v2/broker-stats/load-report",
+        (option("brokerId", "--broker", "Only this one, as `host:port`.", ArgumentPlace.QUERY),),
+    ),
+)
 BOOKIES = (
     Command("bookies", "list-bookies", "List all bookies that ever joined.", "GET", "/admin/v2/bookies/all"),
     Command("bookies", "racks-placement", "Show the bookies of each rack.", "GET", _RACKS_PATH),

@@ -1,6 +1,6 @@
 """All commands, and the routes of the admin that have none."""
 
-from .clusters import BOOKIES, BROKERS, CLUSTERS, DESIRED, TENANTS
+from .clusters import BOOKIES, BROKER_STATS, BROKERS, CLUSTERS, DESIRED, TENANTS
 from .command import Command
 from .namespaces import NAMESPACES
 from .policies import policy_commands
@@ -19,6 +19,7 @@ COMMANDS: tuple[Command, ...] = (
     *policy_commands(),
     *SCHEMAS,
     *BROKERS,
+    *BROKER_STATS,
     *BOOKIES,
     *CLUSTERS,
     *DESIRED,

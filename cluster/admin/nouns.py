@@ -8,6 +8,7 @@ NOUNS = {
     "subscriptions": "Subscriptions of topics: the verbs of topics that concern them.",
     "schemas": "Schemas of topics.",
     "brokers": "Brokers, and the health of the cluster.",
+    "broker-stats": "Load of brokers.",
     "bookies": "Bookies.",
     "clusters": "Clusters: this one.",
 }

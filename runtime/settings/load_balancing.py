@@ -77,5 +77,5 @@ class LoadBalancingSettings:
         "Number of topics that the coordinator moves for their load at a time.",
         minimum=1,
         maximum=1000,
-        original="-1, which is no bound",
+        original="-1; there is no bound",
     )
