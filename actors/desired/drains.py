@@ -146,6 +146,7 @@ class Drains:
         for bookie, left in counts.items():
             self._note(bookie, left)
             if left or bookie not in self._draining():
+                self._restore(bookie)  # an earlier pass may have ended it, and failed before its last look
                 continue
             await self._end(bookie)
             if self.processes is None or (await self._count([bookie]))[bookie] or bookie not in self._draining():

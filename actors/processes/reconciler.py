@@ -108,8 +108,10 @@ class Reconciler(Generic[Handle]):
         self._tasks.spawn(self._run(), "reconcile")
 
     def follow(self, office: Office) -> None:
-        """Work for this coordinator from now on."""
+        """Work for this coordinator from now on. Members that the former one has ended run again: its drains do not go
+        on. This one's begin again with those that still drain, and know of no other."""
         self._office = office
+        self._ended.clear()
         office.desired.on_change.append(self._changed)
         office.drains.processes = self
         self._changed()

@@ -1,6 +1,7 @@
 """How drained members are ended and forgotten, when something happens at the last moment."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -163,6 +164,36 @@ async def test_a_ledger_that_appears_at_the_last_moment_keeps_its_bookie(members
     await members.store.delete(metadata_keys.ledger(7), 0)
     await members.forgotten("bookie-4")
     assert members.processes.erased == ["bookie-4"]
+
+
+async def test_a_bookie_whose_last_look_failed_runs_again_if_a_ledger_has_appeared(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await members.start()
+    await members.forgotten("nobody")
+    record = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("bookie-1", "bookie-2", "bookie-4")),))
+    listing = members.store.list
+
+    async def back(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.setattr(members.store, "list", listing)
+        await members.store.put(metadata_keys.ledger(7), record.pack(), None)
+        return await listing(*arguments, **options)
+
+    async def fail_once() -> None:
+        members.processes.at_end = nothing
+
+        async def failing(*arguments: Any, **options: Any) -> Any:
+            monkeypatch.setattr(members.store, "list", back)
+            raise MetadataUnavailable("the database is away")
+
+        monkeypatch.setattr(members.store, "list", failing)
+
+    members.processes.at_end = fail_once
+    await members.desired.drain("bookie-4")
+    await members.resumed("bookie-4")
+    assert members.processes.ended == ["bookie-4"]
+    assert members.processes.erased == []
+    assert "bookie-4" in members.state.draining and members.drains.may_run("bookie-4")
 
 
 async def test_a_coordinator_deletes_the_cookies_that_a_former_one_left(members: Members) -> None:
