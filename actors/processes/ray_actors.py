@@ -208,6 +208,8 @@ class CoordinatorActor:
     async def _end_for_restart(self) -> None:
         self._stopping = True
         try:
+            # It would take office at once, and give it back. The next coordinator makes one with the installed release.
+            await self._deputy.end()
             await self._reconciler.close()
             await self._supervisor.close()
             if self._service is not None:

@@ -37,8 +37,12 @@ async def _missing_copies(copies):
     async def locate():
         return tuple(await coordinator.address.remote())
 
-    # Not registered, so no topics come to it.
-    link = CoordinatorClient(env, Identity(known.cluster_id, "broker", "replica-check", "1"), keys, Settings(), locate)
+    # It has the name of a broker that should run, since no other may read metadata. It does not register, so no topics
+    # come to it, and that broker keeps its session.
+    broker = (await coordinator.status.remote())["desired"]["brokers"][0]
+    link = CoordinatorClient(
+        env, Identity(known.cluster_id, "broker", broker, "replica-check"), keys, Settings(), locate
+    )
     try:
         await link.start()
         link.bookies.update(await link.ask.bookies())

@@ -76,6 +76,10 @@ class Driver:
         """The id that a process of the cluster has on its host."""
         return ask(find_actor(actor_name(process)).process_id.remote(), ANSWER_S)
 
+    def actor_id(self, process: str) -> str:
+        """Another one after the actor was made anew."""
+        return str(find_actor(actor_name(process))._actor_id.hex())
+
     def missing_copies(self, copies: int) -> list[Any]:
         """See `support.checks.replicas`."""
         return missing_copies(copies)
