@@ -129,10 +129,14 @@ class Cluster(ABC):
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             status = self.status()
-            draining = status["desired"]["draining"] if "desired" in status else {}
+            desired = status.get("desired")
+            draining = desired["draining"] if desired is not None else {}
             if on_progress is not None:
                 on_progress(draining)
-            starting = [one["node_id"] for one in status["processes"] if one["state"] not in ("running", "absent")]
+            states = {one["node_id"]: one["state"] for one in status["processes"]}
+            if desired is not None:  # one that was just added, or undrained, has no process yet
+                states = {**dict.fromkeys([*desired["brokers"], *desired["bookies"]], "starting"), **states}
+            starting = [one for one, state in states.items() if state not in ("running", "absent")]
             if not draining and not starting:
                 self.refresh()
                 return

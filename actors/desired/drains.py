@@ -92,7 +92,12 @@ class Drains:
 
     def view(self) -> dict[str, DrainView]:
         """How far each member that drains has come."""
-        return {member: view for member, view in sorted(self._views.items()) if member in self._draining()}
+        return dict(sorted(self._views.items()))
+
+    def ending(self) -> list[str]:
+        """Members of the desired state whose processes have been ended, or are just being. One that was undrained
+        meanwhile is started again at once."""
+        return [member for member in self._ended if self.desired.state is not None and member in self.desired.state]
 
     def may_run(self, member: str) -> bool:
         """Whether a broker or bookie has a place in the cluster: the desired state names it, and no drain has ended its

@@ -63,6 +63,9 @@ class DesiredMethods:
         return {
             "brokers": state.broker_ids,
             "bookies": state.bookie_ids,
-            "draining": {one: views.get(one, {"left": -1, "most": -1}) for one in sorted(state.draining)},
+            "draining": {
+                one: views.get(one, {"left": -1, "most": -1})
+                for one in sorted({*state.draining, *self._drains.ending()})
+            },
             "leaving": sorted(self._desired.leaving),
         }

@@ -73,4 +73,11 @@ DEDUPLICATION = (
         _trim_behind_snapshots,
         "numbered",
     ),
+    Mutant(
+        "moved without ids",
+        "the owner that a topic moves to does not know which sends are stored",
+        "I5",
+        _replay_too_little,
+        "cut off",
+    ),
 )

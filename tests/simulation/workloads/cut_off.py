@@ -9,11 +9,14 @@ another client gets what it sent.
 - I8: where the broker still owns the topic, the client stays. It does not connect again, and afterwards goes on.
 - I4: the first occurrences of messages are delivered in the order of sending.
 - I1: each message with a receipt is delivered.
+- I5: in half of the runs brokers deduplicate. Then the log has each message once, although the client sent again what
+  had no receipt. In the others it has a message at most as often as the client sent it.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -23,8 +26,10 @@ from magnetar.client.core.connection import ClientConnection
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.topics import TopicName
 
-from ..checkers.history import History
+from ..checkers.history import Frame, History, Log
+from ..world.chance import drawn_apart
 from ..world.cluster import Node, SimCluster
+from .reading import read_log
 from .workload import ANSWER_LIMIT_S, Workload
 
 MOVE_S = 3.5
@@ -35,6 +40,8 @@ KEPT_MIN_S, KEPT_MAX_S = 0.5, 2.0
 LOST_S = 12.0
 PACE_S = 0.05
 SUBSCRIPTION = "all"
+KEEPER = "keeper"
+"""Acknowledges nothing, so that the log is there at the end."""
 TICK_S = 0.05
 
 
@@ -44,8 +51,12 @@ class CutOff(Workload):
     def __init__(self, cluster: SimCluster, history: History, random: Random, name: str, topic: str) -> None:
         super().__init__(cluster, history, random, name)
         cluster.settings = replace(
-            cluster.settings, allow_auto_topic_creation_type="non-partitioned", default_num_partitions=1
+            cluster.settings,
+            allow_auto_topic_creation_type="non-partitioned",
+            default_num_partitions=1,
+            deduplication_enabled=drawn_apart(random).random() < 0.5,
         )
+        history.deduplicates = cluster.settings.deduplication_enabled
         self.topic = TopicName.parse(topic)
         self.gap_max_s = cluster.settings.session_timeout_s + MOVE_S
         self.delivery_max_s = self.gap_max_s + DELIVERY_S
@@ -60,6 +71,8 @@ class CutOff(Workload):
         self._receiving = self.cluster.client(self.process, operation_timeout_seconds=10)
         self._producer = await self.again(self._create)
         self._consumer = await self.again(self._subscribe)
+        keeper = await self.again(partial(self._receiving.subscribe, self.topic.full, KEEPER))
+        await keeper.close()
 
     async def _create(self) -> Any:
         return await self.client.create_producer(self.topic.full, send_timeout_millis=0, max_pending_messages=10_000)
@@ -195,6 +208,21 @@ class CutOff(Workload):
         self._ended = True
         for task in self.tasks:
             await task
+        self.check_log(await self.again(partial(read_log, self._receiving, self.topic.full)))
+
+    def check_log(self, log: Log) -> None:
+        """I5: what the log has more than once."""
+        times: dict[bytes, int] = {}
+        frames: dict[bytes, Frame] = {}
+        for message in log:
+            times[message.payload] = times.get(message.payload, 0) + 1
+            frames[message.payload] = message.frame
+        for payload, count in times.items():
+            sent = 1 if self.cluster.settings.deduplication_enabled else self.history.frames[frames[payload]]
+            self.history.counts["sent again"] += self.history.frames[frames[payload]] > 1
+            if count > sent:
+                self.history.violated(f"I5: {payload!r} is {count} times in the log of {self.topic.full}, not {sent}")
+                return
 
     async def close(self) -> None:
         await self.client.close()

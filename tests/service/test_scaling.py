@@ -1,0 +1,87 @@
+"""Brokers and bookies of an embedded cluster are added, drained, undrained and added again while clients go on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import magnetar
+from magnetar.cluster.handle import Cluster
+from magnetar.protocol.errors import NoSuchKey, NotAllowedError
+
+SETTINGS = {"lostBookieRecoveryDelay": 1}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with magnetar.start(
+        embedded=True, data_dir=tmp_path, port=0, admin_port=0, brokers=2, bookies=3, settings=SETTINGS
+    ) as running:
+        yield running
+
+
+def states(cluster: Cluster) -> dict[str, str]:
+    return {one["node_id"]: one["state"] for one in cluster.status()["processes"]}
+
+
+def test_a_drained_broker_comes_back_under_its_number_and_gets_topics(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        for number in range(4):
+            client.create_producer(f"t-{number}").send(b"before")
+        cluster.drain("broker-1")
+        cluster.wait_drained(60)
+        assert states(cluster) == {**states(cluster), "broker-2": "running"} and "broker-1" not in states(cluster)
+        assert client.create_producer("t-0").send(b"after")
+        cluster.scale(brokers=2)
+        cluster.wait_drained(60)
+        assert states(cluster)["broker-1"] == "running"
+        status = cluster.status()
+        assert {one["id"] for one in status["members"] if one["role"] == "broker"} == {"broker-1", "broker-2"}
+
+
+def test_a_drained_bookie_leaves_its_messages_to_others_and_its_directory_goes(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    with cluster.client() as client:
+        consumer = client.subscribe("t", "s")
+        producer = client.create_producer("t")
+        sent = [producer.send(b"%d" % number) for number in range(20)]
+        cluster.scale(bookies=4)
+        cluster.wait_drained(60)
+        view = cluster.drain("bookie-1")
+        assert "bookie-1" in view["draining"]
+        sent += [producer.send(b"%d" % number) for number in range(20, 40)]
+        cluster.wait_drained(120)
+        assert cluster.status()["desired"]["bookies"] == ["bookie-2", "bookie-3", "bookie-4"]
+        assert "bookie-1" not in cluster.status()["registered_bookies"]
+        assert not (tmp_path / "bookie-1").exists()
+        sent += [producer.send(b"%d" % number) for number in range(40, 60)]
+        assert [consumer.receive(10_000).message_id() for _ in sent] == sent
+        cluster.scale(bookies=4)
+        cluster.wait_drained(60)
+        assert "bookie-5" in states(cluster), "the numbers of bookies are not used again"
+
+
+def test_a_bookie_that_is_undrained_takes_ledgers_again(cluster: Cluster) -> None:
+    cluster.scale(bookies=4)
+    cluster.wait_drained(60)
+    cluster.drain("bookie-2")
+    cluster.undrain("bookie-2")  # its process may have ended already
+    cluster.wait_drained(60)
+    assert states(cluster)["bookie-2"] == "running"
+    assert {one["id"] for one in cluster.status()["members"] if one["role"] == "bookie"} == {
+        "bookie-1",
+        "bookie-2",
+        "bookie-3",
+        "bookie-4",
+    }
+
+
+def test_what_cannot_be_drained_is_refused_with_what_to_do(cluster: Cluster) -> None:
+    with pytest.raises(NotAllowedError, match=r"need 3.*--bookies 4"):
+        cluster.drain("bookie-1")
+    with pytest.raises(NoSuchKey, match="broker-7 is not a broker or bookie"):
+        cluster.drain("broker-7")
+    cluster.drain("broker-1")
+    with pytest.raises(NotAllowedError, match="broker-2 is the last broker"):
+        cluster.drain("broker-2")
