@@ -84,7 +84,10 @@ class Reconciler(Generic[Handle]):
         self._machines = machines
         self._eraser = eraser
         self._office: Office | None = None
-        self._ended: dict[str, None] = {}
+        self._ended: dict[str, str | None] = {}
+        """Members that a drain has ended, and the Ray node on which each ran; None for one that ran nowhere."""
+        self._resumed: dict[str, str] = {}
+        """Those that may be started again, and that have no target yet: they go back where they were."""
         self._leaving: list[str] = []
         self._resting = ""
         self._wake = asyncio.Event()
@@ -111,7 +114,8 @@ class Reconciler(Generic[Handle]):
         """Work for this coordinator from now on. Members that the former one has ended run again: its drains do not go
         on. This one's begin again with those that still drain, and know of no other."""
         self._office = office
-        self._ended.clear()
+        for member in list(self._ended):
+            self.resume(member)
         office.desired.on_change.append(self._changed)
         office.drains.processes = self
         self._changed()
@@ -136,13 +140,15 @@ class Reconciler(Generic[Handle]):
 
     async def end(self, member: str) -> None:
         """Close the process of a drained member, and keep it from being started; returns when it has ended."""
-        self._ended[member] = None
+        self._ended.setdefault(member, self._supervisor.assigned_to().get(member))
         self._supervisor.retarget({one: node for one, node in self._supervisor.targets().items() if one != member})
         await self._supervisor.wait_gone(member)
 
     def resume(self, member: str) -> None:
-        """Start it again after all."""
-        self._ended.pop(member, None)
+        """It may be started again, and is if it is wanted."""
+        place = self._ended.pop(member, None)
+        if place is not None:
+            self._resumed[member] = place
         self._wake.set()
 
     async def erase(self, bookie: str) -> None:
@@ -175,7 +181,7 @@ class Reconciler(Generic[Handle]):
                 even_out, self._even_out_at = True, 0.0
             self._wake.clear()
             try:
-                await self._pass(self._supervisor.assigned_to(), even_out=even_out)
+                await self._pass(self._resumed | self._supervisor.assigned_to(), even_out=even_out)
             except MagnetarError as error:
                 logger.warning("what should run could not be compared with what does, and will be again: %s", error)
                 loop.call_later(PASS_RETRY_S, self._wake.set)
@@ -211,9 +217,11 @@ class Reconciler(Generic[Handle]):
 
     def _targets(self, targets: Targets) -> dict[str, Target]:
         found: dict[str, Target] = {}
+        self._resumed = {member: place for member, place in self._resumed.items() if member in targets}
         for member, target in targets.items():
             if member in self._ended:
                 continue
+            self._resumed.pop(member, None)
             if isinstance(target, RunOn):
                 self.nodes[member] = found[member] = self._plan.layout.member(member, target.machine)
             else:

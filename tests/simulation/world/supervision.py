@@ -55,6 +55,8 @@ class Supervision:
         """Told just before the directory of a bookie is emptied."""
         self.desired = DesiredState.of(len(cluster.brokers), len(cluster.bookies))
         """As it is stored, or will be."""
+        self.closed: dict[Process, None] = {}
+        """Processes whose services were closed. They may be alive: the coordinator that closed one may be gone."""
         self.leaving: dict[str, None] = {}
         """Machines that are about to go."""
         self.machine_names = [f"machine-{number}" for number in range(1, machines + 1)]
@@ -201,20 +203,28 @@ class Launcher:
         return None
 
     async def ended(self, handle: MemberProcess) -> str:
-        while handle.alive:  # noqa: ASYNC110  # virtual time costs nothing
+        closed = self._supervision.closed
+        while handle.alive and handle.process not in closed:  # noqa: ASYNC110  # virtual time costs nothing
             await asyncio.sleep(LOOK_S)
-        return "its process ended"
+        return "its process ended" if not handle.alive else "its service was closed"
 
     async def close(self, handle: MemberProcess) -> None:
         """Ask the service to close; returns when it has, or its process has ended."""
         node, process = handle.node, handle.process
         if node is None or process is None or not process.alive:
             return
-        closing = process.spawn(node.service.close(), "close")
+        closing = process.spawn(self._close(node, process), "close")
         while process.alive and not closing.done():  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
         if closing.done() and not closing.cancelled() and (error := closing.exception()) is not None:
             raise error
+
+    async def _close(self, node: Node, process: Process) -> None:
+        """In the member's process: it goes on when the coordinator ends."""
+        try:
+            await node.service.close()
+        finally:
+            self._supervision.closed[process] = None
 
     async def kill(self, handle: MemberProcess) -> None:
         if handle.process is not None and self._process.alive:
