@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 
 DRAIN_POLL_S = 0.5
+SILENCE_MAX_S = 60.0
+"""A drain is waited for, although the coordinator does not answer, for this long."""
 RESTART_ORDER = (ROLE_BOOKIE, ROLE_BROKER, ROLE_ADMIN)
 
 
@@ -124,11 +126,20 @@ class Cluster(ABC):
             on_progress: Called with what each draining member still has, about twice a second.
 
         Raises:
-            ClusterError: If they have not ended in time, or the cluster does not answer.
+            ClusterError: If they have not ended in time, or the cluster does not answer for a minute.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        answered = time.monotonic()
         while True:
-            status = self.status()
+            try:
+                status = self.status()
+            except MagnetarError:  # the coordinator may be restarting, and the drain goes on after that
+                now = time.monotonic()
+                if now - answered > SILENCE_MAX_S or (deadline is not None and now > deadline):
+                    raise
+                time.sleep(DRAIN_POLL_S)
+                continue
+            answered = time.monotonic()
             desired = status.get("desired")
             draining = desired["draining"] if desired is not None else {}
             if on_progress is not None:
