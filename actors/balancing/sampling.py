@@ -48,7 +48,7 @@ class LoadSampler:
 
     def look(self, topic: str, epoch: int, counts: TopicCounts) -> None:
         """Take a topic's counters as they are now."""
-        last = self._last.get(topic)
+        last = self._seen.get(topic) or self._last.get(topic)  # a round that failed has seen some of them
         if last is None or last[0] != epoch:
             self._seen[topic] = (epoch, counts)
             return

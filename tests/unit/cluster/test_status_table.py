@@ -52,6 +52,12 @@ def test_every_process_has_a_line() -> None:
     assert "3" in line(text, "coordinator")
 
 
+def test_a_broker_shows_the_load_that_it_reported() -> None:
+    text = shown(members=[member("broker-1", "broker", load=12345.6), member("broker-2", "broker")])
+    assert "12,346/s" in line(text, "broker-1")
+    assert "/s" not in line(text, "broker-2")
+
+
 def test_what_does_not_run_says_why() -> None:
     text = shown(processes=[process("broker-1", "broker", state="waiting", problem="OSError: port taken")])
     assert "waiting" in line(text, "broker-1")

@@ -64,3 +64,12 @@ def test_the_topic_of_a_health_check_is_never_named() -> None:
         sampler.look(name, 1, TopicCounts(count, count, 0, 0, 0, 0))
         report = sampler.report(float(count + 1), 0.0)
     assert report.heaviest == [] and report.rest.entries_in > 0
+
+
+def test_a_topic_that_is_looked_at_twice_before_a_report_counts_once() -> None:
+    sampler = LoadSampler(0.0, 0.0)
+    sampler.look(*topic("t", 0))
+    sampler.report(1.0, 0.0)
+    sampler.look(*topic("t", 10))
+    sampler.look(*topic("t", 15))
+    assert sampler.report(2.0, 0.0).heaviest[0].rates.messages_in == 15.0
