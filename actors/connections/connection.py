@@ -50,6 +50,7 @@ from .forwarding import Forwards
 from .limits import ConnectionLimits
 from .link import CommandHandler, EntryHandler, LinkHost, MakeFamily
 from .publish_budget import PublishBudget
+from .signs_of_life import SignsOfLife
 
 logger = logging.getLogger(__name__)
 
@@ -139,8 +140,7 @@ class ServerConnection(asyncio.Protocol):
         self._outgoing_bytes = 0
         self._flush_scheduled = False
         self._holders: dict[Holder, None] = {}
-        self._heard = True
-        self._silent_ticks = 0
+        self._life = SignsOfLife(self._unread, self.write)
         self._alive: asyncio.Event | None = None
         self._requests = 0
         self._families = tuple(make(self) for make in families)
@@ -177,7 +177,7 @@ class ServerConnection(asyncio.Protocol):
         self.host.connections[self] = None
 
     def data_received(self, data: bytes) -> None:
-        self._heard = True
+        self._life.heard = True
         if self._alive is not None:
             self._alive.set()
         try:
@@ -326,6 +326,11 @@ class ServerConnection(asyncio.Protocol):
         if not self._pause and self._transport is not None and not self.closed:
             self._transport.pause_reading()
         self._pause |= reason
+        if reason is not Pause.WRITES:
+            self._life.paused()
+
+    def _unread(self) -> bool:
+        return not self.closed and bool(self._pause & (Pause.PUBLISHES | Pause.HELD))
 
     def _resume_reading(self, reason: Pause) -> None:
         if not self._pause:
@@ -343,23 +348,26 @@ class ServerConnection(asyncio.Protocol):
 
     def tick(self) -> None:
         """Called once per keep-alive period: asks a silent peer for a sign of life, closes one that gives none."""
+        life = self._life
         if self.state is ServerConnectionState.NEW:
-            if self._silent_ticks:  # it had a whole period to say CONNECT
+            if life.silent_ticks:  # it had a whole period to say CONNECT
                 self.close()
-            self._silent_ticks = 1
+            life.silent_ticks = 1
         elif self.state is ServerConnectionState.FORWARDED:
             pass  # the client and the owner send their own PINGs
-        elif self._pause & (Pause.PUBLISHES | Pause.HELD):
-            self._silent_ticks = 0
+        elif self._unread():
+            life.silent_ticks = 0
             self.write(ping())  # its own PINGs are not read now: this PING shows it that the broker is alive
-        elif self._heard:
-            self._heard = False
-            self._silent_ticks = 0
-        elif self._silent_ticks + 1 >= SILENT_TICKS_MAX:
+        elif life.heard:
+            life.heard = False
+            life.silent_ticks = 0
+            if self._decoder.buffered_bytes:
+                self.write(ping())  # a large frame comes slowly, and the client's PINGs lie behind it
+        elif life.silent_ticks + 1 >= SILENT_TICKS_MAX:
             logger.info("the connection of %s is closed: it did not answer a PING", self.remote_address)
             self.close()
         else:
-            self._silent_ticks += 1
+            life.silent_ticks += 1
             self.write(ping())
 
     async def check_alive(self) -> bool:

@@ -21,7 +21,7 @@ ATTRIBUTES_MAX = 20
 PARAMETERS_MAX = 8
 
 METHODS: dict[str, int] = {
-    "actors/connections/connection.py:ServerConnection": 29,
+    "actors/connections/connection.py:ServerConnection": 30,
     "client/consuming/ack_sender.py:ConsumerAcks": 29,
     "client/consuming/partition_consumer.py:PartitionConsumer": 27,
     "client/producing/partition_producer.py:PartitionProducer": 27,
@@ -34,7 +34,7 @@ METHODS: dict[str, int] = {
 ATTRIBUTES: dict[str, int] = {
     "actors/auditor/service.py:Auditor": 21,
     "actors/bookie/service.py:BookieService": 22,
-    "actors/connections/connection.py:ServerConnection": 25,
+    "actors/connections/connection.py:ServerConnection": 24,
     "actors/members/coordinator_link.py:CoordinatorClient": 27,
     "client/consuming/partition_consumer.py:PartitionConsumer": 23,
     "client/producing/outbox.py:Outbox": 24,
