@@ -197,9 +197,10 @@ def _restore(
             "database with --metadata"
         )
     if not count:
-        records = restored_records(found, read_records(env.files, found), env.clock.now_ms())
-        total = found.records
-        fill(env.files, url, records, restored_floor(found), lambda done: progress("restoring records", done, total))
+        now_ms = env.clock.now_ms()
+        records = restored_records(found, read_records(env.files, found), now_ms)
+        total, floor = found.records, restored_floor(found, now_ms)
+        fill(env.files, url, records, floor, lambda done: progress("restoring records", done, total))
     if identity is None:
         secret = secrets.token_bytes(32)
         identity = ClusterIdentity(cluster_id, secret, found.head.created_ms, url, "ready")

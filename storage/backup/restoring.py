@@ -5,13 +5,16 @@ Bookies hold what it stored. So the restore makes sure that nothing is used twic
 
 | record | change | why |
 | --- | --- | --- |
-| every record | its version grows by `VERSIONS` | a write of that time names a version that never comes again |
+| every record | its version grows by `version_growth` | a write of that time names a version that never comes again |
 | the floor of versions | the same | records that are created later |
 | `coordinator/epoch` | grows by `EPOCHS` | epochs of coordinators, and of topics, which begin with it |
 | `counters/<name>` | grows by `NUMBERS` | numbers in the names of producers |
 | `counters/ledger` | grows by `GAP` | ids of ledgers that the backup does not know |
 | `restored/ledgers` | ids around the counter join it | bookies keep their ledgers; see `metadata.ledger_ids` |
 | `restored/from` | is written | which backup it was |
+
+The same backup may be restored again later. Processes of the time in between may still run, too. So versions grow with
+the age of the backup, and are others after each restore of it.
 
 Records of a move to another database are left out: they are of the store, not of the cluster.
 """
@@ -26,7 +29,8 @@ from ..metadata.store import Versioned
 from .backup_file import CheckedBackup, MetadataRecord
 
 VERSIONS = 1 << 32
-"""More than the changes of one record between two restores. A version has 63 bits."""
+"""More than the changes of one record in a second. A version has 63 bits."""
+BACKUP_AGE_MAX_S = 1 << 30
 EPOCHS = 1 << 16
 """More than the coordinators between two restores. An epoch has 31 bits."""
 NUMBERS = 1 << 24
@@ -34,9 +38,15 @@ NUMBERS = 1 << 24
 LEFT_OUT = (metadata_keys.MOVED_TO, metadata_keys.MOVED_FROM, metadata_keys.RESTORED_FROM)
 
 
-def restored_floor(backup: CheckedBackup) -> int:
+def version_growth(backup: CheckedBackup, now_ms: int) -> int:
+    """How much versions grow in a restore at this moment: `VERSIONS`, and as much for each second since the backup."""
+    age_s = max(0, now_ms - backup.head.created_ms) // 1000
+    return VERSIONS * (1 + min(age_s, BACKUP_AGE_MAX_S))
+
+
+def restored_floor(backup: CheckedBackup, now_ms: int) -> int:
     """The floor of the restored store."""
-    return backup.head.floor + VERSIONS
+    return backup.head.floor + version_growth(backup, now_ms)
 
 
 def restored_records(backup: CheckedBackup, records: Iterable[MetadataRecord], now_ms: int) -> Iterator[MetadataRecord]:
@@ -45,6 +55,7 @@ def restored_records(backup: CheckedBackup, records: Iterable[MetadataRecord], n
     counter = 1
     restored: MetadataRecord | None = None
     has_cluster = has_epoch = False
+    growth = version_growth(backup, now_ms)
     for record in records:
         key, version, value = record
         if key in LEFT_OUT:
@@ -62,15 +73,13 @@ def restored_records(backup: CheckedBackup, records: Iterable[MetadataRecord], n
             value = pack({"epoch": _number(record, "epoch") + EPOCHS})
         elif key == metadata_keys.CLUSTER:
             has_cluster = True
-        yield MetadataRecord(key, version + VERSIONS, value)
+        yield MetadataRecord(key, version + growth, value)
     if not has_cluster or not has_epoch:
         raise BackupDamaged(f"the backup {backup.path} lacks the records of a cluster: use another backup")
     known = RestoredIds.unpack(Versioned(restored.value, restored.version) if restored is not None else None)
-    floor = restored_floor(backup)
+    floor = restored_floor(backup, now_ms)
     ids = known.restored(counter, counter + GAP).pack()
-    yield MetadataRecord(
-        metadata_keys.RESTORED_LEDGERS, floor if restored is None else restored.version + VERSIONS, ids
-    )
+    yield MetadataRecord(metadata_keys.RESTORED_LEDGERS, floor if restored is None else restored.version + growth, ids)
     yield MetadataRecord(metadata_keys.RESTORED_FROM, floor, restore_note(backup, now_ms))
 
 

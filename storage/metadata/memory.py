@@ -7,7 +7,7 @@ again. Every call runs to its end without awaiting: it happens at one moment.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
-from ...protocol.errors import BadVersion, KeyExists, MetadataError, MetadataUnavailable, StaleEpoch
+from ...protocol.errors import BadVersion, KeyExists, MetadataError, MetadataUnavailable, ProtocolError, StaleEpoch
 from . import keys as metadata_keys
 from .store import (
     Guard,
@@ -81,7 +81,10 @@ class MemoryMetadataStore:
         key = metadata_keys.counter(counter)
         check_key(key)
         record = self.records.by_key.get(key)
-        first = int(unpack(record.value)["next"]) if record else 1
+        try:
+            first = int(unpack(record.value)["next"]) if record else 1
+        except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+            raise MetadataError(f"the counter {key} cannot be decoded: {error!r}") from error
         version = record.version + 1 if record else self.records.floor
         self.records.store(key, Versioned(pack({"next": first + count}), version))
         return first

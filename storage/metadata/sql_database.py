@@ -200,6 +200,9 @@ class Database:
                     raise NotReached(failure) from error
                 logger.warning("a metadata transaction failed: %s", failure)
                 return _all_unknown(operations, failure)
+            except BaseException:
+                self._discard()  # else the transaction, and its locks, would stay open
+                raise
         raise AssertionError("unreachable: the last try returns")
 
     # -- the connection ------------------------------------------------------------------------------------------

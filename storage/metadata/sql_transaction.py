@@ -21,7 +21,7 @@ from typing import NamedTuple, cast
 
 from sqlalchemy.engine import Connection
 
-from ...protocol.errors import BadVersion, KeyExists, MagnetarError, StaleEpoch
+from ...protocol.errors import BadVersion, KeyExists, MagnetarError, MetadataError, ProtocolError, StaleEpoch
 from .store import (
     Guard,
     Versioned,
@@ -229,10 +229,13 @@ class Transaction:
         self._changed[key] = None
         return version
 
-    def _allocate(self, operation: Allocate) -> int:
+    def _allocate(self, operation: Allocate) -> int | MetadataError:
         key, count, _ = operation
         record = self._record(key)
-        first = int(unpack(record.value)["next"]) if record is not None else 1
+        try:
+            first = int(unpack(record.value)["next"]) if record is not None else 1
+        except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+            return MetadataError(f"the counter {key} cannot be decoded: {error!r}")  # of this operation alone
         self._store(key, pack({"next": first + count}), self._floor if record is None else record.version + 1)
         return first
 

@@ -12,6 +12,7 @@ from magnetar.storage.backup.restoring import (
     is_restored_from,
     restored_floor,
     restored_records,
+    version_growth,
 )
 from magnetar.storage.metadata import keys
 from magnetar.storage.metadata.ledger_ids import GAP, RestoredIds
@@ -34,7 +35,20 @@ def test_no_version_epoch_or_number_of_the_lost_time_comes_again() -> None:
     assert found["topics/x"] == MetadataRecord("topics/x", 12 + VERSIONS, b"as it is")
     assert unpack(found[keys.COORDINATOR_EPOCH].value) == {"epoch": 4 + EPOCHS}
     assert unpack(found[producer].value) == {"next": 7 + NUMBERS}
-    assert restored_floor(BACKUP) == 5 + VERSIONS
+    assert restored_floor(BACKUP, 99) == 5 + VERSIONS
+
+
+def test_two_restores_of_one_backup_share_no_version() -> None:
+    first, second = (
+        {record.key: record for record in restored_records(BACKUP, [CLUSTER, EPOCH], now_ms)}
+        for now_ms in (1 + 60_000, 1 + 61_000)
+    )
+    assert first.keys() == second.keys()
+    for key, record in first.items():
+        assert second[key].version - record.version >= VERSIONS, "more than a record changes in that time"
+    assert restored_floor(BACKUP, 1 + 61_000) == second[keys.RESTORED_FROM].version
+    for now_ms in (0, 1 << 60):  # a clock that is wrong
+        assert VERSIONS <= version_growth(BACKUP, now_ms) < 1 << 63
 
 
 def test_ids_of_ledgers_around_the_counter_are_marked_and_skipped() -> None:
