@@ -11,6 +11,7 @@ import typer
 from magnetar.cluster.command_line import app
 from magnetar.cluster.planning import load_settings
 from magnetar.runtime.settings.declarations import Settings
+from simulation.mutants import catalog
 from support.checks.document_examples import unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +52,19 @@ def test_the_tests_that_reliability_names_exist() -> None:
         )
     ]
     assert named and not missing
+
+
+def test_reliability_has_a_row_for_each_mutant_and_counts_them() -> None:
+    page = (ROOT / "docs" / "RELIABILITY.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([a-z ]+) \| (I\d+[^|]*) \| \d+ \|$", page, re.MULTILINE)
+    expected = [(one.name, one.scenario, one.invariant) for one in catalog.MUTANTS.values()]
+    assert sorted(rows) == sorted(expected)
+    counted = re.search(r"switches on (\d+) bugs in the production classes, one by one:\s(\w+)\sknown", page)
+    own = re.search(r"known\sbugs of Pulsar and BookKeeper, and (\d+) of our own", page)
+    known = [name for name in catalog.MUTANTS if name.startswith(("#", "PR "))]
+    assert counted and own
+    assert counted.groups() == (str(len(expected)), {11: "eleven", 12: "twelve"}.get(len(known), str(len(known))))
+    assert int(own[1]) == len(expected) - len(known)
 
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/FEATURES.md", "docs/RELIABILITY.md"])

@@ -29,6 +29,8 @@ BOOKIES_EVER_MAX = 9
 """So many bookies a run begins at most: each costs time."""
 GRACE_S = 2.0
 PACES_S = (0.5, 1.5)
+ORDERS_MAX = (2, 4, 1000)
+"""After the last order what was ordered has to happen by itself, whatever becomes of the coordinator."""
 LATE_SHARE = 0.5
 """Of the drains that are taken back: at the last moment."""
 LATE_LIMIT_S = 4.0
@@ -54,6 +56,7 @@ class Draining(Workload):
         self._retirement = RetirementWatch(history, cluster.records)
         self._harmed = harmed
         self._pace_s = random.choice(PACES_S)
+        self._orders_max = random.choice(ORDERS_MAX)
         self._gone: dict[str, None] = {}
         """Brokers that were retired."""
 
@@ -79,8 +82,10 @@ class Draining(Workload):
         self.begin(self._operate(), "operate")
 
     async def _operate(self) -> None:
-        while not self.stopping:
+        for _ in range(self._orders_max):
             await asyncio.sleep(self.random.random() * 2 * self._pace_s)
+            if self.stopping:
+                return
             await self.random.choice((self._scale, self._drain, self._drain, self._undrain, self._leave))()
 
     async def _scale(self) -> None:
