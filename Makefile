@@ -54,9 +54,12 @@ docs: ## build the documentation, with search, as a site in build/site
 reference: ## generate docs/reference/ again from the code
 	@$(ENVIRONMENT) python -P tests/tools/generate_reference.py
 
-lock: ## resolve the dependencies of pyproject.toml again into requirements.lock
+lock: ## resolve the dependencies of pyproject.toml again into requirements.lock, and those of the image
 	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes --upgrade \
 		--custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --extra postgresql --extra perf --generate-hashes \
+		--constraints requirements.lock --custom-compile-command "make lock" pyproject.toml k8s/requirements.in \
+		--output-file k8s/requirements.lock
 
 clean: ## remove the virtual environment and everything built, cached or measured
 	@case "$$(readlink .venv)" in */magnetar/venv-*) rm -rf "$$(readlink .venv)";; esac

@@ -320,11 +320,13 @@ def _end_session(session: RaySession) -> None:
 
 def _connect(directory: ClusterDirectory | None) -> RaySession:
     run = directory.load_run() if directory is not None else None
-    if run is not None:
+    address = os.environ.get("RAY_ADDRESS")
+    # The address of a Ray that is not ours may have changed since, as that of a pod does.
+    elsewhere = run is not None and run["ray"]["kind"] == "joined" and address not in (None, "", "local")
+    if run is not None and not elsewhere:
         session = RaySession.from_record(run["ray"])
         ray_session.connect_to_session(session)
         return session
-    address = os.environ.get("RAY_ADDRESS")
     if not address:
         where = f"none runs on {directory.path}" if directory is not None else "no data directory was given"
         raise ClusterError(

@@ -74,8 +74,8 @@ def start(
 def connect(data_dir: str | os.PathLike[str] | None = None) -> Cluster:
     """Find the cluster that runs.
 
-    It looks on the Ray that this process has joined, else on the one that `data_dir` was started on, else on the one at
-    RAY_ADDRESS.
+    It looks on the Ray that this process has joined, else on one that Magnetar started for `data_dir`, else on the one
+    at RAY_ADDRESS, else on the one that `data_dir` was started on.
 
     Args:
         data_dir: Directory of the cluster. By default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar.

@@ -18,8 +18,8 @@ A machine is a Ray node. Its `place_id` names the data directory that it sees (t
 Ray nodes that see one directory, of a shared file system or of one computer, have the same. So a bookie there may run
 on any of them. The same cookie in two directories is a copy: then no process may run on either, until one is gone.
 
-A machine may take no bookies, no brokers, or not the admin (labels of Ray nodes). A bookie that has its data there runs
-there all the same. A member that no machine takes waits, except the admin, which then runs on any machine.
+A machine may take no bookies or only one, no brokers, or not the admin (labels of Ray nodes). A bookie that has its
+data there runs there all the same. A member that no machine takes waits, except the admin, which then runs anywhere.
 
 `even_out` moves one broker from the machine with the most to one with at least two fewer. A machine that leaves (Ray is
 draining it) gets nothing new, and its brokers move. Bookies there stay as long as the machine does.
@@ -46,7 +46,10 @@ class CookieFound(NamedTuple):
 
 @dataclass(frozen=True)
 class Machine:
-    """A Ray node that is alive. `cookies` are those in the data directory that it sees, by bookie."""
+    """A Ray node that is alive. `cookies` are those in the data directory that it sees, by bookie.
+
+    `only_bookie` is the one that may start empty there; with an empty text any may.
+    """
 
     ray_node_id: str
     address: str
@@ -55,6 +58,7 @@ class Machine:
     zone: str = ""
     leaving: bool = False
     takes_bookies: bool = True
+    only_bookie: str = ""
     takes_brokers: bool = True
     takes_admin: bool = True
 
@@ -166,12 +170,13 @@ def _plan_bookies(
             targets[bookie] = WaitFor(_not_found(bookie, observed.machines))
     for bookie, holders in movable:
         _run(bookie, _least(holders, carried), carried, targets)
-    taking = [machine for machine in observed.machines if machine.takes_bookies]
     for bookie in fresh:
+        taking = [machine for machine in observed.machines if machine.takes_bookies and machine.only_bookie == bookie]
+        taking = taking or [one for one in observed.machines if one.takes_bookies and not one.only_bookie]
         if taking:
             _run(bookie, _least(_staying(taking) or taking, carried), carried, targets)
         else:
-            targets[bookie] = WaitFor("no Ray node that takes bookies is alive")
+            targets[bookie] = WaitFor("no Ray node that takes it is alive")
 
 
 def _plan_brokers(

@@ -31,7 +31,9 @@ ZONE_LABELS = ("magnetar/zone", "rack", "zone", "ray.io/availability-zone", "top
 BOOKIES_LABEL = "magnetar.io/bookies"
 BROKERS_LABEL = "magnetar.io/brokers"
 ADMIN_LABEL = "magnetar.io/admin"
-"""Labels of Ray nodes with the value `false`: no bookie, no broker, or not the admin starts there."""
+"""Labels of Ray nodes with the value `false`: no bookie, no broker, or not the admin starts there. With the id of a
+bookie as the value of the first, only that one starts empty there.
+"""
 
 
 class Look(NamedTuple):
@@ -138,6 +140,7 @@ def survey(nodes: Sequence[RayNode], data_directory: str, *, own: str = "") -> l
             zone_of(node.get("Labels", {})),
             node["NodeID"] in leaving,
             takes(node.get("Labels", {}), BOOKIES_LABEL),
+            only_bookie(node.get("Labels", {})),
             takes(node.get("Labels", {}), BROKERS_LABEL),
             takes(node.get("Labels", {}), ADMIN_LABEL),
         )
@@ -190,3 +193,9 @@ def zone_of(labels: Mapping[str, str]) -> str:
 def takes(labels: Mapping[str, str], name: str) -> bool:
     """Whether a Ray node takes such members: unless the label of this name says `false`."""
     return labels.get(name, "").lower() != "false"
+
+
+def only_bookie(labels: Mapping[str, str]) -> str:
+    """The one bookie that may start empty on a Ray node; empty for any."""
+    value = labels.get(BOOKIES_LABEL, "")
+    return "" if value.lower() in ("true", "false") else value

@@ -29,8 +29,23 @@ def clear_errors() -> Generator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(PIPE_CLOSED_STATUS) from error
     except (MagnetarError, OSError) as error:
-        errors.print(f"[red]magnetar:[/red] {escape(_line(error))}", highlight=False, soft_wrap=True)
+        _show(_line(error))
         raise typer.Exit(1) from error
+    except Exception as error:
+        if not _is_unavailable(error):
+            raise
+        _show("the cluster does not answer at the moment: its coordinator is started again, or gone. Try again")
+        raise typer.Exit(1) from error
+
+
+def _show(line: str) -> None:
+    errors.print(f"[red]magnetar:[/red] {escape(line)}", highlight=False, soft_wrap=True)
+
+
+def _is_unavailable(error: Exception) -> bool:
+    """Whether Ray says that an actor cannot be reached, or is gone. Most commands never load Ray."""
+    found = sys.modules.get("ray.exceptions")
+    return found is not None and isinstance(error, found.RayActorError)
 
 
 def _line(error: Exception) -> str:

@@ -163,7 +163,7 @@ def test_members_start_only_on_machines_that_take_them() -> None:
 
 def test_members_that_no_machine_takes_wait_and_the_admin_runs_anywhere() -> None:
     assert plan("c", DesiredState.of(1, 1), Observed([HEAD])) == {
-        "bookie-1": WaitFor("no Ray node that takes bookies is alive"),
+        "bookie-1": WaitFor("no Ray node that takes it is alive"),
         "broker-1": WaitFor("no Ray node that takes brokers is alive"),
         "admin": RunOn(HEAD),
     }
@@ -191,3 +191,21 @@ def test_brokers_move_and_even_out_over_machines_that_take_them() -> None:
     assert nodes(plan("c", desired, Observed([SERVING[0], HEAD], here), even_out=True))["broker-2"] == "d"
     evened = nodes(plan("c", desired, Observed([SERVING[0], HEAD, SERVING[1]], here), even_out=True))
     assert (evened["broker-1"], evened["broker-2"]) == ("d", "e")
+
+
+def test_a_bookie_starts_on_its_own_machine_and_waits_for_that() -> None:
+    own = [replace(machine, only_bookie=f"bookie-{number}") for machine, number in ((B, 2), (C, 1))]
+    assert plan("c", DesiredState.of(1, 3), Observed([*own, *SERVING])) == {
+        "bookie-1": RunOn(own[1]),
+        "bookie-2": RunOn(own[0]),
+        "bookie-3": WaitFor("no Ray node that takes it is alive"),
+        "broker-1": RunOn(own[0]),
+        "admin": RunOn(own[0]),
+    }
+    assert nodes(plan("c", DesiredState.of(1, 3), Observed([*own, A])))["bookie-3"] == "a", "a machine for any"
+
+
+def test_a_bookie_runs_at_its_data_also_on_the_machine_of_another() -> None:
+    holder = replace(B, only_bookie="bookie-2", cookies={"bookie-1": MINE})
+    targets = plan("c", DesiredState.of(1, 1), Observed([A, holder], registered={"bookie-1": "i1"}))
+    assert nodes(targets)["bookie-1"] == "b"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar.actors.processes.survey import ADMIN_LABEL, BOOKIES_LABEL, BROKERS_LABEL, takes
+from magnetar.actors.processes.survey import ADMIN_LABEL, BOOKIES_LABEL, BROKERS_LABEL, only_bookie, takes
 from magnetar.cluster.planning import load_settings
 from magnetar.runtime.settings.listeners import parse_bind_addresses, parse_listeners
 from support.manifests.kustomize import Manifest, containers, render
@@ -88,6 +88,7 @@ def test_each_group_takes_only_what_belongs_there(overlay: str) -> None:
     for name, group in groups.items():
         found = tuple(takes(group["labels"], label) for label in (BOOKIES_LABEL, BROKERS_LABEL, ADMIN_LABEL))
         assert found == expected.get(name, (True, False, False)), name
+        assert only_bookie(group["labels"]) == (name if name.startswith("bookie-") else "")
         assert name == "brokers" or group["rayStartParams"]["num-cpus"] == "0", "no tasks beside the disk, or Ray's GCS"
         assert group["rayStartParams"]["metrics-export-port"] != "8080", "the admin's port"
 

@@ -1,0 +1,17 @@
+# The image of the pods in k8s: `docker build --tag magnetar .`
+FROM python:3.11-slim AS wheel
+WORKDIR /source
+RUN python -m pip install --no-cache-dir "setuptools>=77"
+COPY . .
+RUN python -m pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
+
+FROM python:3.11-slim
+COPY k8s/requirements.lock /tmp/requirements.lock
+RUN python -m pip install --no-cache-dir --require-hashes --requirement /tmp/requirements.lock
+COPY --from=wheel /wheels /tmp/wheels
+RUN python -m pip install --no-cache-dir --no-deps /tmp/wheels/magnetar-*.whl
+RUN useradd --uid 1000 --create-home magnetar && install --directory --owner magnetar --group magnetar /var/lib/magnetar
+ENV MAGNETAR_DATA_DIR=/var/lib/magnetar RAY_USAGE_STATS_ENABLED=0
+USER magnetar
+WORKDIR /home/magnetar
+CMD ["magnetar", "--help"]

@@ -1,0 +1,129 @@
+"""The commands of the manifests in `k8s`, run outside Kubernetes on hosts that stand for the pods of the overlays."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+import magnetar
+from magnetar.protocol.names import ROLE_ADMIN
+from support.manifests.kustomize import Manifest, render
+from support.manifests.layout import HEAD, Layout
+from support.nodes.database import PORT, Database
+from support.nodes.namespaces import reason_to_skip
+from support.nodes.network import Network
+from support.servers import postgresql_server
+from support.servers.ray_nodes import wait_until
+
+K8S = Path(__file__).resolve().parents[2] / "k8s"
+BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
+FORWARDING_PORT = 6600
+PASSWORD = "a password, with a comma"
+PASSWORDS = {("magnetar-postgresql", "password"): PASSWORD, ("magnetar-redis", "password"): "not used here"}
+
+
+def job(name: str) -> Manifest:
+    (found,) = render(K8S / "jobs" / name)
+    return found
+
+
+def places(layout: Layout) -> dict[str, str]:
+    """By live broker, bookie and the admin: the pod where it runs."""
+    pods = {host.address: name for name, host in layout.hosts.items()}
+    status = json.loads(layout.run(HEAD, "magnetar status --json"))
+    found = {member["id"]: pods[member["host"]] for member in status["members"] if member["role"] != ROLE_ADMIN}
+    return found | {"admin": pods[urlsplit(status["admin_url"]).hostname]}
+
+
+def places_if_known(layout: Layout) -> dict[str, str]:
+    """The same; nothing while Ray starts the coordinator again, which may have been on a lost pod."""
+    try:
+        return places(layout)
+    except RuntimeError as error:
+        assert "does not answer" in str(error)
+        return {}
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    reason = reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    with Network() as found:
+        yield found
+
+
+def forwarding(layout: Layout, pod: str) -> str:
+    """The service URL of a broker pod's forwarding listener, to which the Service `magnetar` leads."""
+    return f"pulsar://{layout.hosts[pod].address}:{FORWARDING_PORT}"
+
+
+def test_the_small_overlay_starts_is_measured_and_comes_back(network: Network) -> None:
+    layout = Layout(render(K8S / "overlays" / "small"), network)
+    assert "broker-2" in layout.run_job(job("start"))
+    expected = {name: name for name in BOOKIES} | {"broker-1": "brokers", "broker-2": "brokers", "admin": HEAD}
+    assert places(layout) == expected
+    assert "200000 records sent" in layout.run_job(job("benchmark"))
+
+    url = forwarding(layout, "brokers")
+    with layout.client.network():
+        with magnetar.Client(url) as client:
+            client.subscribe("kept", "keeper").close()
+            sent = [client.create_producer("kept").send(b"forwarded")]
+        with magnetar.Client(url, listener_name="internal") as client:
+            sent.append(client.create_producer("kept").send(b"direct"))
+
+    layout.kill("bookie-2")
+    wait_until(lambda: "bookie-2" not in places(layout), "the bookie of the lost pod is gone", 60)
+    layout.start("bookie-2")
+    wait_until(lambda: places(layout) == expected, "the bookie runs again where its volume is", 60)
+
+    layout.kill(*layout.pods)  # as when the head is lost, and Ray ends with it
+    layout.start(*layout.pods)
+    layout.run_job(job("start"))
+    assert places(layout) == expected
+    with layout.client.network(), magnetar.Client(url) as client:
+        reader = client.create_reader("kept", magnetar.MessageId.earliest)
+        assert [reader.read_next(10_000).message_id() for _ in sent] == sent
+
+
+def make_database(network: Network) -> Database:
+    """A PostgreSQL with the user and the database of the manifests, which asks for the password."""
+    import psycopg
+
+    found = Database(network)
+    with found.host.network(), psycopg.connect(found.url, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE magnetar")
+        connection.execute(psycopg.sql.SQL("ALTER ROLE magnetar PASSWORD {}").format(psycopg.sql.Literal(PASSWORD)))
+        rules = found.host.directory / "data" / "pg_hba.conf"
+        rules.write_text("host all all 0.0.0.0/0 scram-sha-256\n")
+        connection.execute("SELECT pg_reload_conf()")
+    return found
+
+
+def test_the_production_overlay_keeps_its_metadata_in_postgresql(network: Network) -> None:
+    reason = postgresql_server.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    database = make_database(network)
+    assert f":{PORT}/" in job("start-postgresql")["spec"]["entrypoint"]
+    objects = render(K8S / "overlays" / "production")
+    layout = Layout(objects, network, PASSWORDS, {"magnetar-postgresql": database.host})
+    layout.run_job(job("start-postgresql"))
+    layout.run(HEAD, "magnetar scale --brokers 3")
+    expected = {name: name for name in BOOKIES} | {"admin": HEAD}
+    found = places(layout)
+    assert expected.items() <= found.items()
+    assert {found[f"broker-{number}"] for number in (1, 2, 3)} == {"brokers-1", "brokers-2", "brokers-3"}
+    assert PASSWORD not in "".join(file.read_text() for file in (layout.head.directory / "data").glob("*.json"))
+
+    lost = found["broker-1"]
+    with layout.client.network(), magnetar.Client(forwarding(layout, found["broker-2"])) as client:
+        producer = client.create_producer("kept")
+        producer.send(b"before")
+        layout.kill(lost)
+        wait_until(lambda: places_if_known(layout).get("broker-1", lost) != lost, "the broker runs elsewhere", 60)
+        assert places(layout)["broker-1"].startswith("brokers-"), "and not in another group"
+        producer.send(b"after")

@@ -1,0 +1,192 @@
+"""The pods of a `RayCluster` as hosts, and the commands of `RayJob`s on them: what KubeRay makes of the manifests.
+
+Each pod is a host of `support.nodes`: an address of its own, and a directory for its volumes. Ray starts there with the
+command that KubeRay writes from `rayStartParams` and `labels`. What differs from Kubernetes:
+
+- A volume is mounted elsewhere: the path of its mount is replaced in commands and in the environment.
+- Ray gets its own address, a small object store, a place for its sockets, and no dashboard. Jobs start in a shell on
+  the pod that Ray would choose, not by way of the dashboard. Probes are not run.
+- Names of hosts outside, such as that of a database, come from a file, and Services lead nowhere.
+"""
+
+import os
+import secrets
+import shlex
+import shutil
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from support.nodes.network import Host, Network
+
+from .kustomize import Manifest
+
+GCS_PORT = 6379
+OBJECT_STORE_BYTES = 80 << 20
+TOOLS = str(Path(sys.executable).parent)
+HEAD = "head"
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A pod of a RayCluster, with its group. `name` is that of the group, with a number where it has several pods."""
+
+    name: str
+    group: Manifest
+
+    @property
+    def spec(self) -> Manifest:
+        return self.group["template"]["spec"]
+
+    @property
+    def container(self) -> Manifest:
+        return self.spec["containers"][0]
+
+    def start_command(self, address: str) -> list[str]:
+        """What KubeRay runs: `ray start` on the head, and elsewhere with the address of the head."""
+        parameters: dict[str, str] = dict(self.group["rayStartParams"])
+        cpus = self.container["resources"].get("limits", {}).get("cpu")
+        if cpus is not None:
+            parameters.setdefault("num-cpus", cpus)
+        parameters["labels"] = ",".join(f"{name}={value}" for name, value in self.group["labels"].items())
+        kind = ["--head"] if self.name == HEAD else [f"--address={address}"]
+        return ["ray", "start", *kind, *(f"--{name}={value}" for name, value in parameters.items())]
+
+
+def pods_of(cluster: Manifest) -> list[Pod]:
+    """The pods of a RayCluster, the head first."""
+    found = [Pod(HEAD, cluster["spec"]["headGroupSpec"])]
+    for group in cluster["spec"]["workerGroupSpecs"]:
+        numbers = range(1, group["replicas"] + 1)
+        found += [Pod(group["groupName"] + (f"-{one}" if len(numbers) > 1 else ""), group) for one in numbers]
+    return found
+
+
+class Layout:
+    """The pods of the objects of an overlay, which run. A context manager that ends them.
+
+    `passwords` are the values of Secrets, by name and key. `network` may have other hosts, by name in `others`.
+    """
+
+    def __init__(
+        self,
+        objects: Sequence[Manifest],
+        network: Network,
+        passwords: Mapping[tuple[str, str], str] | None = None,
+        others: Mapping[str, Host] | None = None,
+    ) -> None:
+        (cluster,) = (one for one in objects if one["kind"] == "RayCluster")
+        self._maps = {one["metadata"]["name"]: one["data"] for one in objects if one["kind"] == "ConfigMap"}
+        self._passwords = dict(passwords or {})
+        self._others = dict(others or {})
+        self._token = secrets.token_hex(32)
+        self.pods = {pod.name: pod for pod in pods_of(cluster)}
+        self.network = network
+        self.hosts = {name: network.add_host(name) for name in self.pods}
+        self.client = network.add_host("client")
+        self.start(*self.pods)
+
+    @property
+    def head(self) -> Host:
+        return self.hosts[HEAD]
+
+    @property
+    def address(self) -> str:
+        return f"{self.head.address}:{GCS_PORT}"
+
+    def start(self, *names: str) -> None:
+        """Start Ray in these pods, in the head first."""
+        if HEAD in names:
+            self._start(HEAD)
+        failed: list[BaseException] = []
+
+        def start(name: str) -> None:
+            try:
+                self._start(name)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=start, args=(name,)) for name in names if name != HEAD]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failed:
+            raise failed[0]
+
+    def kill(self, *names: str) -> None:
+        """End these pods. What they had outside of claimed volumes is lost."""
+        for name in names:
+            self.hosts[name].kill()
+            for volume in self.pods[name].spec["volumes"]:
+                if "persistentVolumeClaim" not in volume:
+                    shutil.rmtree(self.hosts[name].directory / volume["name"])
+
+    def run(self, name: str, command: str) -> str:
+        """Run a command line in a pod; returns what it prints."""
+        return self._run(name, self._moved(name, command))
+
+    def run_job(self, job: Manifest) -> str:
+        """Run the entry point of a RayJob where Ray would: on the head, or where the processors are that it wants."""
+        wanted = job["spec"].get("entrypointNumCpus", 0)
+        name = HEAD if not wanted else next(name for name in self.pods if self._cpus(name) >= wanted)
+        return self.run(name, job["spec"]["entrypoint"])
+
+    def _cpus(self, name: str) -> float:
+        (given,) = (one for one in self.pods[name].start_command("") if one.startswith("--num-cpus="))
+        return float(given.partition("=")[2])
+
+    def _start(self, name: str) -> None:
+        host, pod = self.hosts[name], self.pods[name]
+        if not host.running:
+            host.start()
+        for volume in pod.spec["volumes"]:
+            place = host.directory / volume["name"]
+            place.mkdir(exist_ok=True)
+            for file, text in self._maps[volume["configMap"]["name"]].items() if "configMap" in volume else ():
+                (place / file).write_text(text)
+        names = "".join(f"{other.address} {one}\n" for one, other in self._others.items())
+        (host.directory / "hosts").write_text(f"127.0.0.1 localhost\n{host.address} {host.name}\n{names}")
+        host.namespaces.run("mount", "--bind", f"{host.inside}/hosts", "/etc/hosts")
+        ours = [
+            f"--node-ip-address={host.address}",
+            f"--object-store-memory={OBJECT_STORE_BYTES}",
+            *([f"--temp-dir={host.inside}/ray", "--include-dashboard=false"] if name == HEAD else []),
+        ]
+        self._run(name, shlex.join([*pod.start_command(self.address), *ours]))
+
+    def _run(self, name: str, command: str) -> str:
+        # What KubeRay sets for `authOptions`, and on every pod.
+        environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token, "RAY_ADDRESS": self.address}
+        host = self.hosts[name]
+        for one in self.pods[name].container["env"]:
+            environment[one["name"]] = self._moved(name, self._value(one))
+        environment |= {
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_TMPDIR": f"{host.inside}/ray",
+            "HOME": str(host.inside),
+            "COLUMNS": "200",
+            "PATH": f"{TOOLS}:{os.environ['PATH']}",
+        }
+        return host.namespaces.run("bash", "-c", command, environment=environment)
+
+    def _value(self, variable: dict[str, Any]) -> str:
+        if "value" in variable:
+            return variable["value"]
+        reference = variable["valueFrom"]["secretKeyRef"]
+        return self._passwords[reference["name"], reference["key"]]
+
+    def _moved(self, name: str, text: str) -> str:
+        """The text with the places of the volumes in place of their mounts."""
+        for mount in self.pods[name].container["volumeMounts"]:
+            text = text.replace(mount["mountPath"], f"{self.hosts[name].inside}/{mount['name']}")
+        return text
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.network.close()
