@@ -42,6 +42,8 @@ class LedgerRepair:
             answer = await self._calls.of(bookie).lacking(parts=asked)
             if not 0 < answer.examined <= len(asked):
                 raise ProtocolError(f"bookie {bookie} examined {answer.examined} of {len(asked)} parts")
+            if not all(0 <= index < answer.examined for index in answer.found):
+                raise ProtocolError(f"bookie {bookie} says that it lacks parts that it was not asked for")
             found += [begin + index for index in answer.found]
             begin += answer.examined
         return found

@@ -35,9 +35,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from ...protocol.cluster_status import AuditorStatus
-from ...protocol.errors import MagnetarError, ProtocolError
+from ...protocol.errors import MagnetarError, MetadataError, ProtocolError
 from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
@@ -68,6 +69,9 @@ WALK_S = 5.0
 LEDGERS_PER_PAGE = 500
 LEDGERS_PER_S_MAX = 2000
 CHANGES_MAX = 100_000
+UNREADABLE = ("",)
+"""In place of the bookies of a record that cannot be decoded. It may name any of them, so it holds all back in limbo.
+It keeps no other ledger from its repair."""
 
 
 @dataclass
@@ -376,8 +380,12 @@ class Auditor:
         for ledger_id, stored in found:
             if stored is None:
                 self._index.remove(ledger_id)
-            else:
+                continue
+            try:
                 records.append(LedgerRecord(LedgerMetadata.unpack(stored.value), stored.version))
+            except MetadataError as error:
+                self._fail(f"ledger {ledger_id}", error)
+                self._index.put(ledger_id, UNREADABLE, stored.version, 0, LedgerCondition.LACKING)
         self._progress.round_ledgers += len(found)
         looked = await self._checks.look(records, self._repair, ends)
         self._progress.checked += looked.closed
@@ -407,7 +415,7 @@ class Auditor:
         """If nothing holds it back. The bookie refuses when it lost more than it had said when the round began."""
         if self._walk.done < self._walk.limbo.get(bookie, self._walk.number + 1):
             return
-        for ledger_id in self._index.of(bookie):
+        for ledger_id in chain(self._index.of(bookie), self._index.of(*UNREADABLE)):
             known = self._index.find(ledger_id)
             if known is not None and known.condition in HOLDING_BACK:
                 return

@@ -365,3 +365,28 @@ async def test_a_ledger_that_takes_longer_to_verify_than_a_question_ends_limbo(
         await bookies.running[2].store.enter_limbo("a loss")
         await eventually(lambda: not bookies.running[2].store.limbo, 30.0)
         assert auditor.status()["copied_entries_total"] == copied
+
+
+async def test_a_record_that_cannot_be_decoded_keeps_limbo_and_stops_no_repair(tmp_path: Path) -> None:
+    settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.2)
+    async with bookies_in(tmp_path, settings) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 10)
+        await bookies.stop(3)
+        await bookies.append(writer, 10)
+        await writer.close()
+        damaged = metadata_keys.ledger(writer.ledger_id + 1)
+        await bookies.coordinator.metadata.put(damaged, b"\xc1", None)
+        await bookies.running[2].store.enter_limbo("a loss")
+        await bookies.start(3)
+        auditor = bookies.cluster.coordinator.office.auditor
+        await eventually(lambda: auditor.status()["copied_entries_total"] >= 10, 15.0)
+        assert await bookies.held(3, writer.ledger_id, 19) == [(0, 19)]
+        assert f"ledger {writer.ledger_id + 1}" in auditor.status()["last_failure"]
+        for _ in range(2):
+            assert not await auditor.look_again()
+        assert bookies.running[2].store.limbo, "the record might name it"
+        await bookies.coordinator.metadata.delete(damaged, None)
+        await eventually(lambda: not bookies.running[2].store.limbo, 15.0)
+        await bookies.whole()
