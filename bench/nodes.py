@@ -211,11 +211,19 @@ def seconds_until_back(how: str) -> float:
                 seconds_until(condition, since, lambda: look_after(hosts, node))
                 for condition in (
                     lambda: set(cluster.places()) == expected,
-                    lambda: not cluster.ask("missing_copies", copies=COPIES),
+                    lambda: is_whole(cluster),
                 )
             )
             console.print(f"  back after {how}: Ray {ray_s:.1f} s, running {running_s:.1f} s, whole {whole_s:.1f} s")
             return round(max(running_s, whole_s), 1)
+
+
+def is_whole(cluster: NodesCluster) -> bool:
+    """Whether each closed ledger has all its copies."""
+    missing = cluster.ask("missing_copies", copies=COPIES)
+    if missing:
+        raise RuntimeError(f"{len(missing)} copies are missing, the first of them {missing[:3]}")
+    return True
 
 
 def return_node(cluster: NodesCluster, node: Host, how: str) -> None:
@@ -235,12 +243,16 @@ def look_after(hosts: RayHosts, node: Host) -> None:
 
 def seconds_until(condition: Callable[[], bool], since: float, meanwhile: Callable[[], None]) -> float:
     """Seconds from `since` until the condition holds, BACK_MAX_S if it does not."""
+    problem = "it does not hold"
     while time.monotonic() - since < BACK_MAX_S:
         meanwhile()
-        with contextlib.suppress(RuntimeError):
+        try:
             if condition():
                 return time.monotonic() - since
+        except RuntimeError as error:
+            problem = str(error)
         time.sleep(0.2)
+    console.print(f"  given up: {problem}")
     return BACK_MAX_S
 
 

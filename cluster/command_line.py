@@ -217,6 +217,22 @@ def restart(
 
 
 @app.command()
+def leave(
+    wait: Annotated[float, typer.Option(help="Seconds to wait until brokers have moved.")] = 45.0,
+    data_dir: DataDirectory = None,
+) -> None:
+    """Empty the Ray node that this command runs on, because the node is about to end. Bookies stay until it does."""
+    from .leaving import leave_node
+    from .ray_cluster import find_on_ray
+
+    with clear_errors():
+        left = leave_node(find_on_ray(data_dir or default_data_directory()), wait)
+        if left:
+            raise ClusterError(f"{', '.join(left)} still run here after {wait:g} s: the node can end all the same")
+        console.print("this node has no brokers any longer, and its bookies get no new ledgers", highlight=False)
+
+
+@app.command()
 def stop(data_dir: DataDirectory = None) -> None:
     """Stop the running cluster. Ray stops too if `start` started it; any other Ray keeps running."""
     from .ray_cluster import stop_on_ray

@@ -7,6 +7,8 @@ hands out is then annotated as that Protocol. Ray is imported late: services and
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # Ray's handles are made at run time, and its functions are typed in part only.
 
+import importlib
+import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NotRequired, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
@@ -104,6 +106,17 @@ def draining_nodes() -> set[str]:
     from ray._private import state
 
     return set(state.state.get_draining_nodes())
+
+
+def drain_own_node(reason: str, seconds: float) -> str:
+    """Tell Ray that this node will end in so many seconds, as its autoscaler does; returns why Ray refuses, or ""."""
+    raylet = cast("Any", importlib.import_module("ray._raylet"))
+    reasons = cast("Any", importlib.import_module("ray.core.generated.autoscaler_pb2"))
+    deadline_ms = int((time.time() + seconds) * 1000)
+    accepted, refusal = raylet.GcsClient(address=gcs_address()).drain_node(
+        own_node_id(), reasons.DRAIN_NODE_REASON_PREEMPTION, reason, deadline_ms
+    )
+    return "" if accepted else str(refusal)
 
 
 def own_node_id() -> str:

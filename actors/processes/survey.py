@@ -8,6 +8,7 @@ places is then known for a copy.
 """
 
 import json
+import logging
 import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +18,17 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from ...protocol.errors import ClusterError
 from ...runtime.files import make_private_directory, open_private
-from ...runtime.ray_calls import Answer, RayNode, ask, draining_nodes, ray_nodes, remote
+from ...runtime.ray_calls import Answer, RayNode, ask, draining_nodes, ray_nodes, remote, wait_for
 from ..desired.planner import CookieFound, Machine
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 SURVEY_TIMEOUT_S = 60.0
+LOOK_TIMEOUT_S = 20.0
+"""A node that is lost, and that Ray still lists, keeps the others waiting for so long."""
 MACHINE_ID_FILE = "machine-id"
 WITNESS_PREFIX = "seen-by-"
 ZONE_LABELS = ("magnetar/zone", "rack", "zone", "ray.io/availability-zone", "topology.kubernetes.io/zone")
@@ -125,12 +130,17 @@ def alive_nodes() -> list[RayNode]:
 
 
 def survey(nodes: Sequence[RayNode], data_directory: str, *, own: str = "") -> list[Machine]:
-    """Look at these nodes of Ray; `own` is ours, which needs no task. Raises ClusterError when one does not answer."""
+    """Look at these nodes of Ray; `own` is ours, which needs no task.
+
+    Ray lists a node that is lost for up to a minute, and starts nothing on one that it drains. So a node that does not
+    answer is left out. One that drains is there, without its cookies: what runs there stays. Raises ClusterError for a
+    cookie that cannot be read.
+    """
     leaving = draining_nodes()
-    others = [node["NodeID"] for node in nodes if node["NodeID"] != own]
-    looks = dict(zip(others, on_nodes(others, look, data_directory), strict=True))
+    looks = _looks([node["NodeID"] for node in nodes if node["NodeID"] != own], data_directory)
     if own and any(node["NodeID"] == own for node in nodes):
         looks[own] = look(data_directory)
+    looks.update((one, Look("", {})) for one in leaving if one not in looks)
     machines = [
         Machine(
             node["NodeID"],
@@ -145,8 +155,27 @@ def survey(nodes: Sequence[RayNode], data_directory: str, *, own: str = "") -> l
             takes(node.get("Labels", {}), ADMIN_LABEL),
         )
         for node in nodes
+        if node["NodeID"] in looks
     ]
     return tell_copies_apart(machines, data_directory)
+
+
+def _looks(nodes: Sequence[str], data_directory: str) -> dict[str, Look]:
+    """What those of these Ray nodes found that answer. Raises what `look` raises."""
+    from ray.exceptions import RayError, RayTaskError
+
+    answers = dict(zip(nodes, _begin_on(nodes, look, data_directory), strict=True))
+    silent = wait_for(list(answers.values()), LOOK_TIMEOUT_S)
+    found: dict[str, Look] = {}
+    for node, answer in answers.items():
+        try:
+            if answer not in silent:
+                found[node] = ask(answer)
+        except RayTaskError as error:
+            raise error.cause from None
+        except RayError as error:
+            logger.info("the Ray node %s was not looked at: %s", node, error)
+    return found
 
 
 def tell_copies_apart(machines: Sequence[Machine], data_directory: str) -> list[Machine]:
@@ -173,16 +202,22 @@ def tell_copies_apart(machines: Sequence[Machine], data_directory: str) -> list[
 def on_nodes(nodes: Sequence[str], function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
     """The answers of a function on each of these Ray nodes. Raises ClusterError."""
     from ray.exceptions import RayError
+
+    answers = _begin_on(nodes, function, *args, **kwargs)
+    try:
+        return ask(answers, SURVEY_TIMEOUT_S)
+    except RayError as error:
+        raise ClusterError(f"the data directories of some Ray nodes could not be read: {error}") from error
+
+
+def _begin_on(nodes: Sequence[str], function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[Answer[T]]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     answers: list[Answer[T]] = []
     for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         answers.append(remote(function, num_cpus=0, scheduling_strategy=strategy).remote(*args, **kwargs))
-    try:
-        return ask(answers, SURVEY_TIMEOUT_S)
-    except RayError as error:
-        raise ClusterError(f"the data directories of some Ray nodes could not be read: {error}") from error
+    return answers
 
 
 def zone_of(labels: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ PATTERNS = {
     "writes with too few bookies": re.compile(r"ledger \d+ has fewer bookies from entry"),
     "writers fenced": re.compile(r"ledger \d+: \d+ writes were refused by the fence"),
 }
-MOVED = re.compile(r"rebalancing: (\d+) topics move")
+MOVED = re.compile(r"(?:rebalancing|balancing the load .*): (\d+) topics move")
 REFUSED = re.compile(r"ledger \d+: (\d+) writes were refused by the fence")
 REGISTERED = re.compile(r": (broker-\d+) registered \(incarnation (\w+)")
 

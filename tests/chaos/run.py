@@ -166,12 +166,14 @@ def run(cluster: Cluster, kept: Path, site: Site, outcome: Outcome) -> None:
         for name in PUBLISHERS:
             create_partitioned(cluster, f"chaos-{name}", PARTITIONS)
             client.subscribe(f"chaos-{name}", KEEPER).close()
+    at_start = count_events(site.logs)
     consumers, publishers = start_workloads(cluster, kept)
     try:
         time.sleep(2.0)  # until everything is warm
         begin = time.monotonic()
         time.sleep(outcome.seconds)
         before = count_events(site.logs)
+        outcome.early_incarnations = incarnations(before) - incarnations(at_start)
         for workload in consumers:
             workload.mark()
         middle = time.monotonic()
@@ -202,6 +204,11 @@ def run(cluster: Cluster, kept: Path, site: Site, outcome: Outcome) -> None:
         for workload in [*consumers, *publishers.values()]:
             workload.kill()
     check_backlogs(cluster, outcome, checking.entries)
+
+
+def incarnations(events: Counter[str]) -> int:
+    """How often a topic may have begun again."""
+    return events["failovers"] + events["topics moved"] + events["sessions of brokers lost"]
 
 
 def one_round(number: int, faults: Faults, seconds: float) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """A host that is made of Linux namespaces: a network, a process table, a name and mounts of its own.
 
-The namespaces belong to the host's first process, a shell that waits for the end of its standard input. The kernel
-kills every process of the host when that shell ends. It ends with the program that made the host, however that ends,
+The namespaces belong to the host's first process, which waits for the end of its standard input. The kernel
+kills every process of the host when that one ends. It ends with the program that made the host, however that ends,
 because the program holds the other end of the pipe. So nothing is left behind, and nothing has to be swept up.
 
 Each host sees a directory of its own at a path that all hosts share (`Place`), as machines do.
@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from typing import Any
 TOOLS = ("ip", "unshare", "nsenter", "mount", "hostname")
 END_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 120.0
+WAIT_FOR_END = "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); os.read(0, 1)"
 CLONE_NEWNET = 0x40000000
 CLONE_NEWNS = 0x00020000
 
@@ -63,7 +65,8 @@ class Namespaces:
             place.outside.mkdir(parents=True, exist_ok=True)
             place.inside.mkdir(parents=True, exist_ok=True)
             script.append('mount --bind "$2" "$3"')
-        script += ["ip link set lo up", "echo ready", "read end"]
+        # Python goes on reading after any signal. A shell's `read` ended when a raylet below it was aborted.
+        script += ["ip link set lo up", "echo ready", f'exec {sys.executable} -I -S -c "{WAIT_FOR_END}"']
         paths = [str(place.outside), str(place.inside)] if place is not None else []
         self._unshare = subprocess.Popen(
             ["unshare", "--net", "--mount", "--pid", "--uts", "--fork", "--mount-proc",

@@ -124,6 +124,13 @@ class RayHosts:
         node.start()
         self.start_ray(node)
 
+    def drain(self, node: Host) -> None:
+        """Tell Ray that a node will end, as its autoscaler does, and `ray drain-node` on the node."""
+        self.run(
+            node, "-P", "-m", "ray.scripts.scripts", "drain-node", f"--address={self.address}",
+            "--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=it ends", "--deadline-remaining-seconds=120",
+        )  # fmt: skip
+
     def cut(self, node: Host, how: Cut = Cut.BOTH_WAYS) -> None:
         """Lose the packets between a node and all other hosts; see `Network.cut`."""
         self.network.cut(node, how)
