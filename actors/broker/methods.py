@@ -4,7 +4,6 @@ The admin service, the coordinator and the Spark bridge call these over the inte
 ServiceUnitNotReady for a topic that this broker does not own, so that the caller asks the coordinator again.
 """
 
-import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -24,10 +23,11 @@ from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart, Topic
 from .health import HealthMethods
 from .message_methods import MessageMethods
+from .ownership import Ownership
+from .ownership_methods import OwnershipMethods
 from .read_planning import plan_read, position_of_point
 from .schema_methods import SchemaMethods
 
-DELETIONS_AT_A_TIME = 8
 PIN_TTL_MAX_S = 24 * 3600.0
 
 
@@ -136,42 +136,9 @@ class OwnerMethods:
             _find(owner, name)
         return sum([await owner.keeping.expire(owner.subscriptions[name, True], age_s) for name in names])
 
-    # -- topics --------------------------------------------------------------------------------------------------
-
-    async def rpc_unload(
-        self, connection: RpcConnection, topic: str, unused: bool = False, inactive: bool = False
-    ) -> None:
-        """Close a topic that is about to move. It is refused here until its assignment changes.
-
-        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also
-        while the topic is not inactive.
-        """
-        await self._topics.release(topic, unused=unused, inactive=inactive)
-
-    async def rpc_is_inactive(self, connection: RpcConnection, topic: str) -> bool:
-        """Whether a topic is loaded here and inactive."""
-        found = self._topics.find(topic)
-        return found is not None and await found.keeping.is_inactive()
-
     async def rpc_lacking_copies(self, connection: RpcConnection) -> int:
         """How many ledgers that this broker writes have fewer copies than they should."""
         return self._lacking_copies()
-
-    async def rpc_delete_topics(self, connection: RpcConnection, topics: list[tuple[str, int]]) -> None:
-        """Delete all that these topics store, each under the epoch beside its name; they are assigned to no broker.
-
-        Every one of them is tried. Raises the first error.
-        """
-        permits = asyncio.Semaphore(DELETIONS_AT_A_TIME)
-
-        async def delete(topic: str, epoch: int) -> None:
-            async with permits:
-                await self._topics.delete(TopicName.parse(topic), epoch)
-
-        outcomes = await asyncio.gather(*(delete(topic, epoch) for topic, epoch in topics), return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
 
     # -- compaction ----------------------------------------------------------------------------------------------
 
@@ -239,11 +206,12 @@ class BrokerRpc(RpcService):
     """The internal side of one broker."""
 
     contract = BrokerContract
-    method_groups = (OwnerMethods, MessageMethods, SchemaMethods, HealthMethods)
+    method_groups = (OwnerMethods, OwnershipMethods, MessageMethods, SchemaMethods, HealthMethods)
 
     def __init__(
         self,
         topics: Topics,
+        ownership: Ownership,
         schemas: SchemaRegistry,
         bookies: Callable[[], Iterable[BookieInfo]],
         health: HealthMethods,
@@ -253,6 +221,7 @@ class BrokerRpc(RpcService):
         """`address` is `host:port` of the broker. `lacking_copies` counts its open ledgers with too few copies."""
         self._handlers = handlers_of(
             OwnerMethods(topics, bookies, address, lacking_copies),
+            OwnershipMethods(topics, ownership),
             MessageMethods(topics),
             SchemaMethods(schemas, topics),
             health,

@@ -47,6 +47,7 @@ from .health import HealthMethods
 from .listeners import Listeners
 from .load_reporting import LoadReporting
 from .methods import BrokerRpc
+from .ownership import Ownership
 from .producer_names import ProducerNames
 from .session import BrokerSession
 
@@ -132,7 +133,7 @@ class BrokerService:
         self.settings = settings
         self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger, self._claim, self._retire)
         lists = MatchedLists(TopicWatch(env, self._coordinator))
-        self.lookups = Lookups(self._coordinator, self.topics.owns, settings.lookup_requests_max, lists)
+        self.lookups = Lookups(self._coordinator, Ownership(env, self.topics), settings.lookup_requests_max, lists)
         self.schemas = SchemaRegistry(env, lambda: self._coordinator().metadata)
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
@@ -173,6 +174,7 @@ class BrokerService:
             self._keys,
             BrokerRpc(
                 self.topics,
+                self.ownership,
                 self.schemas,
                 lambda: self._coordinator().bookies.bookies.values(),
                 HealthMethods(self.env, self.topics, lambda: self._coordinator().ask.heartbeat_topic()),
@@ -204,6 +206,7 @@ class BrokerService:
                 await self.topics.close()
         except TimeoutError:
             logger.error("%s stops, although some topics did not close in time", self.broker_id)
+        await self.ownership.close()
         for connection in list(self.connections):
             connection.close()
         await self.requests.close()
@@ -229,6 +232,13 @@ class BrokerService:
         return self._listeners.address
 
     @property
+    def ownership(self) -> Ownership:
+        """What it owns."""
+        owning = self.lookups.owning
+        assert isinstance(owning, Ownership)
+        return owning
+
+    @property
     def service_url(self) -> str:
         """What LOOKUP answers for topics of this broker to clients that name no listener."""
         return self._listeners.told.url
@@ -252,7 +262,7 @@ class BrokerService:
             self._keys,
             self.settings,
             self._locate_coordinator,
-            self.topics,
+            self.ownership,
             self.lookups.lists.watch,
             self._session_lost,
         )
@@ -275,6 +285,7 @@ class BrokerService:
         try:
             while True:
                 session, self._session = self._session, None
+                self.ownership.end()
                 await self.topics.close_all()
                 if session is not None:
                     await session.close()

@@ -1,13 +1,13 @@
 """One incarnation of a broker: the identity under which it is registered, and everything that hangs on that.
 
-It follows the coordinator's word on assignments: what names this incarnation is owned, everything else is not. Topics
-that had another owner before, and all that are assigned when it registers, are loaded in advance. So a failover does
-not wait for clients.
+What it owns is `Ownership`'s. A topic is opened under the guard of its own record, as the coordinator named it. When
+that record has changed since (the topic got partitions, or properties) the coordinator is asked again.
 """
 
 from collections.abc import Awaitable, Callable
 
 from ...protocol.cluster_status import MemberData
+from ...protocol.errors import ConditionFailed, ServiceUnitNotReady
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, Keys
@@ -17,12 +17,13 @@ from ...storage.ledger.entry_cache import EntryCache
 from ...storage.ledger.ledgers import Ledgers
 from ...storage.managed.deletion import delete_managed_ledger
 from ...storage.managed.managed_ledger import ManagedLedger
-from ...storage.metadata import keys as metadata_keys
-from ..members.contracts_coordinator import AssignmentChange
 from ..members.coordinator_link import CoordinatorClient
 from ..members.feeds import Feeds
 from ..members.topic_watch import TopicWatch
-from ..topics.loaded_topics import Topics
+from .ownership import Ownership
+
+OPEN_TRIES_MAX = 3
+"""With the record of the topic as the coordinator names it, which may change meanwhile."""
 
 
 class BrokerSession:
@@ -35,22 +36,22 @@ class BrokerSession:
         keys: Keys,
         settings: Settings,
         locate_coordinator: Callable[[], Awaitable[tuple[str, int]]],
-        topics: Topics,
+        ownership: Ownership,
         topic_watch: TopicWatch,
         on_lost: Callable[[], None],
     ) -> None:
-        topics.policies.begin_session()
-        feeds = Feeds(topics.policies, topic_watch)
+        ownership.topics.policies.begin_session()
+        feeds = Feeds(ownership.topics.policies, topic_watch, ownership)
         self.identity = identity
         self.coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator, feeds)
         self._env = env
         self._settings = settings
-        self._topics = topics
+        self._ownership = ownership
         self._bookies = BookieClient(env, identity, keys, settings, self.coordinator.bookies)
         self._ledgers = Ledgers(env, self.coordinator.metadata, self._bookies, settings)
         self._cache = EntryCache(settings.cache_size_mb << 20)
         """The latest entries of all topics of this broker."""
-        self.coordinator.on_assignments.append(self._assigned)
+        ownership.begin(self.coordinator)
         self.coordinator.on_session_lost.append(on_lost)
 
     async def start(self, host: str, port: int, data: MemberData) -> None:
@@ -60,16 +61,22 @@ class BrokerSession:
 
     async def open_ledger(self, name: TopicName, epoch: int) -> ManagedLedger:
         """Open a topic's managed ledger as its owner under `epoch`; recovers what the previous owner left open."""
-        return await ManagedLedger.open(
-            self._env,
-            self._ledgers,
-            self.coordinator.metadata,
-            name.path,
-            epoch,
-            self._settings,
-            assignment_key=metadata_keys.assignment(name.path),
-            cache=self._cache,
-        )
+        for _ in range(OPEN_TRIES_MAX):
+            try:
+                return await ManagedLedger.open(
+                    self._env,
+                    self._ledgers,
+                    self.coordinator.metadata,
+                    name.path,
+                    epoch,
+                    self._settings,
+                    assignment_key=self._ownership.guard(name, epoch),
+                    cache=self._cache,
+                )
+            except ConditionFailed:
+                if not await self._ownership.claimed(await self.coordinator.ask.assign(topic=name.full, create=False)):
+                    break
+        raise ServiceUnitNotReady(f"{name.full} has changed while it was opened: try again")
 
     async def delete_ledger(self, name: TopicName, epoch: int) -> None:
         """Delete all that a topic stores; see `managed.deletion`."""
@@ -83,10 +90,3 @@ class BrokerSession:
         """Leave the cluster. The topics must be closed by then."""
         await self._bookies.close()
         await self.coordinator.close()
-
-    def _assigned(self, changes: list[AssignmentChange]) -> None:
-        for change in changes:
-            if change.broker == self.identity.node_id and change.incarnation == self.identity.incarnation:
-                self._topics.assign(change.topic, change.epoch, load=True)
-            else:
-                self._topics.revoke(change.topic)

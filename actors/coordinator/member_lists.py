@@ -4,20 +4,17 @@ Every registered member except a bookie listens: it is told of every change, und
 change is packed once, however many listen.
 """
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 from ...protocol.cluster_status import rpc_address
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.messages import encode_call
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.ledger_ids import LedgerIds
-from ..members.contracts_coordinator import AssignmentChange, BrokerInfo, MemberContract
+from ...storage.metadata.slot_rows import SlotRows
+from ..members.contracts_coordinator import BrokerInfo, MemberContract
 from ..members.contracts_namespaces import NamespacePolicies
 from .announcements import listing
 from .membership import Membership, Session
-from .topic_registry import TopicRegistry
 
 
 class MemberLists:
@@ -27,7 +24,6 @@ class MemberLists:
         self,
         epoch: int,
         membership: Membership,
-        registry: TopicRegistry,
         bookies: BookieDirectory,
         ledger_ids: LedgerIds,
     ) -> None:
@@ -35,7 +31,6 @@ class MemberLists:
         self._ledger_ids = ledger_ids
         self._epoch = epoch
         self._membership = membership
-        self._registry = registry
         self._directory = bookies
         self._listeners: dict[RpcConnection, None] = {}
         self._members = MemberContract(self._notify)
@@ -103,14 +98,14 @@ class MemberLists:
     def brokers_changed(self) -> None:
         self._members.brokers_changed(epoch=self._epoch, brokers=self.brokers())
 
-    def assignments_changed(self, changes: Sequence[AssignmentChange]) -> None:
-        found = [replace(one, partitions=self._registry.partitions_around(one.topic)) for one in changes]
-        self._members.assignments_changed(epoch=self._epoch, changes=found)
+    def slots_changed(self, number: int, rows: SlotRows) -> None:
+        self._members.slots_changed(epoch=self._epoch, number=number, rows=rows.pack())
 
     def policies_changed(self, change: NamespacePolicies) -> None:
         self._members.policies_changed(epoch=self._epoch, changes=[change])
 
     def partitions_changed(self, topic: str, partitions: int) -> None:
+        """A topic has so many partitions now, or (−1) is gone. Nobody is told of new topics."""
         self._members.partitions_changed(epoch=self._epoch, topic=topic, partitions=partitions)
 
     def _notify(self, method: str, **arguments: object) -> None:

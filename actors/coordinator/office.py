@@ -4,36 +4,40 @@
 a failure closes what was made, and raises.
 
 States: *active* (`open`) → *ended* (`end`, or another coordinator took office) → *closed* (`close`). An ended office
-pushes no assignments and begins no moves. Its store refuses every write after another coordinator took office.
+pushes no changes of slots and begins no moves. Its store refuses every write after another coordinator took office.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
-from ...protocol.errors import ClusterError
+from ...protocol.errors import ClusterError, ServiceUnitNotReady
 from ...protocol.names import COORDINATOR_ID, ROLE_COORDINATOR
+from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_directory import BookieDirectory
-from ...storage.metadata.cluster_identity import read_cluster_id
+from ...storage.metadata.cluster_identity import convert, read_cluster_id
 from ...storage.metadata.epoch_guard import EpochMetadataStore, take_office
 from ...storage.metadata.ledger_ids import LedgerIds
 from ...storage.metadata.registered_bookies import registered_instances
+from ...storage.metadata.slot_rows import SlotRows
 from ...storage.metadata.store import MetadataStore
 from ..auditor.service import Auditor
 from ..desired.drains import Drains
 from ..desired.state import DesiredMembers
 from ..members.contracts_broker import BrokerContract
-from ..members.contracts_coordinator import AssignmentChange
 from ..members.contracts_namespaces import NamespacePolicies
 from ..members.peer_calls import MemberCalls
+from ..slots.contents import SlotContents
+from ..slots.placement import SlotPlacement
+from .grants import Grants
 from .member_lists import MemberLists
 from .membership import Membership
 from .namespace_deletions import NamespaceDeletions
 from .namespaces import Namespaces
-from .placement import Placement
 from .rebalancing import Rebalancer
 from .topic_deletions import TopicDeletions
 from .topic_policies import TopicPolicies
@@ -42,9 +46,15 @@ from .topic_watchers import TopicWatchers
 
 logger = logging.getLogger(__name__)
 
+TOPIC_EPOCH_TIMEOUT_S = 8.0
+"""How long the creation of a topic waits until it is certain who owns which slot."""
+
 
 class Office:
-    """See the module. Made by `open` only. `on_ended` is called when another coordinator took office."""
+    """See the module. Made by `open` only. `on_ended` is called when another coordinator took office.
+
+    The cluster has so many `slots`.
+    """
 
     def __init__(
         self,
@@ -54,6 +64,7 @@ class Office:
         cluster_id: str,
         keys: Keys,
         settings: Settings,
+        slots: int,
         on_ended: Callable[[], None],
     ) -> None:
         self.active = True
@@ -68,13 +79,25 @@ class Office:
         self.registry = TopicRegistry(env, store, settings, self.namespaces)
         self.watchers = TopicWatchers(store.epoch, self.registry)
         self.topic_policies = TopicPolicies(env, store, settings, self.registry, self._policies_changed)
-        self.lists = MemberLists(store.epoch, self.membership, self.registry, self.bookies, ledger_ids)
-        self.placement = Placement(env, store, self.membership, self._assignments_changed, self.registry)
+        self.lists = MemberLists(store.epoch, self.membership, self.bookies, ledger_ids)
+        contents = SlotContents(slots)
+        self.placement = SlotPlacement(env, store, self.membership, slots, self._slots_changed, contents.is_empty)
+        self.registry.topic_epoch = self._topic_epoch
+        self.registry.on_changed.append(self._topic_changed)
         self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker, BrokerContract)
-        self.rebalancer = Rebalancer(self.membership, self.placement, self.broker_calls, settings.rebalance_delay_s)
+        self.rebalancer = Rebalancer(
+            self.membership, self.placement, contents, self.broker_calls, settings.rebalance_delay_s
+        )
         self.drains = Drains(env, DesiredMembers(env, store, settings), store, self.rebalancer)
         self.deletions = TopicDeletions(
-            env, store, self.membership, self.placement, self.registry, self.topic_policies, self.broker_calls
+            env,
+            store,
+            self.membership,
+            self.placement,
+            self.registry,
+            self.topic_policies,
+            self.broker_calls,
+            Grants(self.placement, self.registry),
         )
         self.namespace_deletions = NamespaceDeletions(env, self.namespaces, self.registry, self.deletions)
         self.auditor = Auditor(
@@ -110,9 +133,11 @@ class Office:
                 else "the metadata store holds no cluster: create one with `magnetar start`"
             )
         store = await take_office(metadata)
+        store.on_superseded = on_ended
+        slots = await convert(store)
         ledger_ids = LedgerIds(env, store)
         await ledger_ids.load()
-        office = cls(env, store, ledger_ids, cluster_id, keys, settings, on_ended)
+        office = cls(env, store, ledger_ids, cluster_id, keys, settings, slots, on_ended)
         try:
             await office.desired.start()
             office.membership.draining = office.desired.emptied
@@ -132,6 +157,16 @@ class Office:
     def desired(self) -> DesiredMembers:
         """What should run."""
         return self.drains.desired
+
+    @property
+    def contents(self) -> SlotContents:
+        """Which topics lie in which slot."""
+        return self.rebalancer.contents
+
+    @property
+    def grants(self) -> Grants:
+        """Makes what owners open topics with."""
+        return self.deletions.grants
 
     @property
     def tick_interval_s(self) -> float:
@@ -175,15 +210,41 @@ class Office:
         self.end()
         on_ended()
 
-    def _assignments_changed(self, changes: Sequence[AssignmentChange]) -> None:
-        if changes and self.active:
-            self.lists.assignments_changed(changes)
+    def broker_ended(self, broker: str) -> None:
+        """A broker's session ended, or it lives on as another incarnation: other brokers get its slots.
+
+        Topics that exist in memory only end with it.
+        """
+        table = self.placement.table
+        gone = [topic for slot in table.slots_of(broker) for topic, _ in self.contents.members(slot)]
+        for topic in (*gone, *table.exceptions_of(broker)):
+            self.registry.forget(topic)
+        self.placement.broker_lost(broker)
+
+    def _slots_changed(self, number: int, rows: SlotRows) -> None:
+        if self.active:
+            self.lists.slots_changed(number, rows)
+
+    def _topic_changed(self, topic: TopicName, before: int | None, now: int | None) -> None:
+        self.contents.change(topic.full, before, now)
+        if self.active and before is not None:
+            self.lists.partitions_changed(topic.full, -1 if now is None else now)
+
+    async def _topic_epoch(self) -> int:
+        try:
+            async with asyncio.timeout(TOPIC_EPOCH_TIMEOUT_S):
+                return await self.placement.topic_epoch()
+        except TimeoutError:
+            raise ServiceUnitNotReady(
+                f"the owners of slots are not certain within {TOPIC_EPOCH_TIMEOUT_S} s: try again"
+            ) from None
 
     def _desired_changed(self) -> None:
         if self.desired.emptied != self.membership.draining:
             self.membership.draining = self.desired.emptied
             self.lists.bookies_changed()
-            self.rebalancer.brokers_changed()  # one that stays after all gets topics again
+            self.placement.broker_joined()  # one that stays after all gets slots again
+            self.rebalancer.brokers_changed()
 
     def _policies_changed(self, change: NamespacePolicies) -> None:
         if self.active:

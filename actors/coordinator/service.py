@@ -1,7 +1,7 @@
-"""The coordinator: who is alive, who owns which topic, and the cluster's metadata for all other processes.
+"""The coordinator: who is alive, who owns which slot, and the cluster's metadata for all other processes.
 
 States: *stopped* → *active* (`start`: epoch raised, records read, listening) → *ended*, by `close`, or because another
-coordinator became active. After `start`, brokers have `session_timeout_s` to come back before their topics move. When
+coordinator became active. After `start`, brokers have `session_timeout_s` to come back before their slots move. When
 another coordinator became active, `wait_ended` returns, and no write succeeds from then on.
 
 What it has while it is active is its `Office`. The methods that members call are groups: objects that take the office.
@@ -9,7 +9,7 @@ A failed `start` leaves nothing behind.
 
 Guarantees:
 - every write is a compare-and-set guarded by this coordinator's epoch, every push carries it;
-- a broker's topics are given to live brokers at once, in bulk, when its session ends: its connection closed, it was
+- a broker's slots are given to live brokers at once, in bulk, when its session ends: its connection closed, it was
   silent for `session_timeout_s`, or it registered as another incarnation;
 - a pause of this process is not held against anybody, nor what became of connections meanwhile (see `membership`);
 - it never creates a store or an identity: a store without the cluster's id, or with another's, refuses to start.
@@ -44,6 +44,7 @@ from ..members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
 from ..members.permissions import COORDINATOR_OPERATIONS, check_writable
 from .namespace_methods import NamespaceMethods
 from .office import Office
+from .owner_methods import PlacementMethods
 from .session_methods import SessionMethods
 from .status_methods import StatusMethods
 from .topic_methods import TopicMethods
@@ -79,6 +80,7 @@ class CoordinatorService(RpcService):
     operation_roles = COORDINATOR_OPERATIONS
     method_groups = (
         SessionMethods,
+        PlacementMethods,
         TopicMethods,
         NamespaceMethods,
         StatusMethods,
@@ -129,11 +131,11 @@ class CoordinatorService(RpcService):
         active.tasks.spawn(active.balancer.run(), "load-balancer")
         office.auditor.start()
         logger.info(
-            "the coordinator of cluster %s is active with epoch %d: %d topics, %d assignments",
+            "the coordinator of cluster %s is active with epoch %d: %d topics in %d slots",
             self._cluster_id,
             office.epoch,
             office.registry.topic_count,
-            len(office.placement.table),
+            office.contents.slots,
         )
 
     def _assemble(self, office: Office) -> _Active:
@@ -145,8 +147,8 @@ class CoordinatorService(RpcService):
         loads = LoadMethods(balancer, office.membership.is_alive)
         status = StatusMethods(office, sessions, server, self._directory, desired, balancer)
         metadata = MetadataMethods(office.store, office.ledger_ids, self.check_metadata_writer)
-        topics, namespaces = TopicMethods(office), NamespaceMethods(office)
-        handlers = handlers_of(sessions, topics, namespaces, status, desired, loads, metadata)
+        owners, topics, namespaces = PlacementMethods(office), TopicMethods(office), NamespaceMethods(office)
+        handlers = handlers_of(sessions, owners, topics, namespaces, status, desired, loads, metadata)
         return _Active(office, sessions, status, desired, balancer, server, handlers, Tasks())
 
     async def close(self) -> None:

@@ -15,7 +15,7 @@ from ...runtime.rpc.messages import unpack
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import unpack as unpack_record
-from ..members.contracts_coordinator import AssignmentPage, AssignmentRow, BrokerInfo, Greeting, Registered
+from ..members.contracts_coordinator import BrokerInfo, Greeting, Registered, SlotListing
 from ..members.contracts_namespaces import PolicyPage
 from .announcements import check_registration, check_report, damage_found, listing
 from .membership import Session
@@ -24,7 +24,6 @@ from .topic_policies import policy_page
 
 logger = logging.getLogger(__name__)
 
-ASSIGNMENTS_PER_PAGE = 5000
 REPORT_BYTES_MAX = 64 << 10
 JUDGE_RETRY_MAX_S = 5.0
 
@@ -81,7 +80,7 @@ class SessionMethods:
     async def rpc_hello(self, connection: RpcConnection) -> Greeting:
         """The first call of every connection. Raises StaleEpoch for a broker or bookie that should not run."""
         self._check_wanted(connection.peer.role, connection.peer.node_id)
-        return Greeting(self._office.epoch, self._office.cluster_id)
+        return Greeting(self._office.epoch, self._office.cluster_id, self._office.contents.slots)
 
     async def rpc_register(
         self, connection: RpcConnection, role: str, host: str, port: int, data: MemberData
@@ -117,21 +116,22 @@ class SessionMethods:
             logger.info("%s registered (incarnation %s, %s:%d)", peer.node_id, peer.incarnation, host, port)
         if role == ROLE_BROKER:
             office.lists.brokers_changed()
-            office.placement.broker_lost(peer.node_id)  # whatever an earlier incarnation owned
+            if replaced is None or replaced.incarnation != session.incarnation:
+                office.broker_ended(peer.node_id)  # whatever an earlier incarnation owned
             office.placement.broker_joined()
             office.rebalancer.brokers_changed()
         elif role == ROLE_BOOKIE:
             office.lists.bookies_changed()
-        assignments, policies = AssignmentPage([], False), PolicyPage([], False)
+        slots, policies = None, PolicyPage([], False)
         if office.lists.listens(connection):
-            assignments = self._page("")
+            slots = self._listing()
         if role == ROLE_BROKER:
             policies = policy_page(office.namespaces, office.topic_policies, "")
-        return Registered(office.epoch, office.lists.bookies(), office.lists.brokers(), assignments, policies)
+        return Registered(office.epoch, office.lists.bookies(), office.lists.brokers(), slots, policies)
 
-    async def rpc_assignments(self, connection: RpcConnection, after: str) -> AssignmentPage:
-        """A page of all assignments, behind topic `after`."""
-        return self._page(after)
+    async def rpc_slot_listing(self, connection: RpcConnection) -> SlotListing:
+        """Who owns which slot, as of the last change that members were told of."""
+        return self._listing()
 
     async def rpc_bookies(self, connection: RpcConnection) -> list[BookieInfo]:
         """Live bookies."""
@@ -141,14 +141,9 @@ class SessionMethods:
         """Live brokers."""
         return self._office.lists.brokers()
 
-    def _page(self, after: str) -> AssignmentPage:
-        items = self._office.placement.table.page(after, ASSIGNMENTS_PER_PAGE + 1)
-        partitions_around = self._office.registry.partitions_around
-        page = [
-            AssignmentRow(topic, one.broker, one.incarnation, one.epoch, partitions_around(topic))
-            for topic, one in items[:ASSIGNMENTS_PER_PAGE]
-        ]
-        return AssignmentPage(page, len(items) > ASSIGNMENTS_PER_PAGE)
+    def _listing(self) -> SlotListing:
+        placement = self._office.placement
+        return SlotListing(placement.number, placement.table.rows().pack())
 
     def _check_wanted(self, role: str, member: str) -> None:
         """A supervisor that was superseded, and does not know, may start a member that has been retired."""
@@ -183,7 +178,7 @@ class SessionMethods:
         self._forget(session)
         session.connection.close()
         if session.role == ROLE_BROKER:
-            self._office.placement.broker_lost(session.node_id)
+            self._office.broker_ended(session.node_id)
             self._office.lists.brokers_changed()
             self._office.rebalancer.brokers_changed()
         elif session.role == ROLE_BOOKIE:

@@ -1,7 +1,11 @@
 """The cluster as the coordinator sees it."""
 
+from collections import Counter
+
 from ...protocol.cluster_status import ClusterView, MemberStatus
 from ...protocol.names import ROLE_BROKER, VERSION
+from ...protocol.slots import slot_of
+from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.server import RpcServer
 from ...storage.metadata.registered_bookies import registered_bookies
@@ -52,7 +56,7 @@ class StatusMethods:
     async def status(self) -> ClusterView:
         """Members and what they report, epochs, topics, disks, repairs. Sizes are in bytes."""
         office = self._office
-        table = office.placement.table
+        topics = self._topics_by_broker()
         host, port = self._server.address
         load = self._balancer.view()
         members: list[MemberStatus] = [
@@ -65,7 +69,7 @@ class StatusMethods:
                 "data": session.data,
                 "report": session.report,
                 "silent_s": round(session.silent_s, 3),
-                "topics": table.count_of(session.node_id) if session.role == ROLE_BROKER else 0,
+                "topics": topics.get(session.node_id, 0) if session.role == ROLE_BROKER else 0,
             }
             for session in sorted(office.membership.all(), key=lambda session: (session.role, session.node_id))
         ]
@@ -86,7 +90,7 @@ class StatusMethods:
             "members": members,
             "registered_bookies": list(await registered_bookies(office.store)),
             "topics": office.registry.topic_count,
-            "assignments": len(table),
+            "assignments": sum(topics.values()),
             "deleting": office.deletions.under_way,
             "unexpected_errors": self._sessions.unexpected_errors + office.placement.unexpected_errors,
             "auditor": office.auditor.status(),
@@ -97,3 +101,18 @@ class StatusMethods:
         if desired is not None:
             view["desired"] = desired
         return view
+
+    def _topics_by_broker(self) -> Counter[str]:
+        """Partitions and plain topics that each broker owns."""
+        table, contents = self._office.placement.table, self._office.contents
+        counts: Counter[str] = Counter()
+        for slot in range(contents.slots):
+            owner = table.get(slot).owner
+            if owner is not None and not contents.is_empty(slot):
+                counts[owner.broker] += contents.size(slot)
+        for topic, one in table.exceptions_in(range(contents.slots)).items():
+            home = table.get(slot_of(TopicName.parse(topic), contents.slots)).owner
+            if one.owner is not None and home is not None:
+                counts[home.broker] -= 1
+                counts[one.owner.broker] += 1
+        return counts

@@ -2,29 +2,34 @@
 
 States of one topic, and what is stored in each:
 
-| state | its record | assignments | data |
+| state | its record | grants | data |
 | --- | --- | --- | --- |
-| existing | plain | as placed | there |
-| asked | plain | as placed; the topic's partitions are held | there; owners close what has no clients |
-| marked | `deleting` | taken away, a group of partitions at a time | deleted behind its assignment |
+| existing | plain | to owners | there |
+| asked | plain | none; owners give theirs up | there; owners close what has no clients |
+| marked | `deleting` | none, and earlier ones open nothing | deleted, a group of partitions at a time |
 | gone | none | none | none |
 
-- existing → asked: a caller requested it, in this coordinator's memory. From here on the topic is neither assigned, nor
-  looked up, nor created, nor grown. Callers get ServiceUnitNotReady, as for Pulsar's fenced topics, and try again.
+- existing → asked: a caller requested it, in this coordinator's memory. From here on nobody gets a grant for the topic,
+  and it is neither looked up, nor created, nor grown. Callers get ServiceUnitNotReady, as for Pulsar's fenced topics,
+  and try again.
 - asked → existing: not forced, and an owner still has clients (NotAllowedError) or does not answer. Owners that had
-  closed their partitions already get them back under a new epoch. For an inactive topic each owner looks again whether
-  that holds, in the step in which it closes its partition. An owner that has closed its partition refuses it until
-  the coordinator says that the topic is not deleted (`loaded_topics`).
+  closed their partitions already are given new grants. For an inactive topic each owner looks again whether that holds,
+  in the step in which it closes its partition. Of a partition that is not loaded that is known only if it has no chain
+  record: then no broker ever opened it.
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
-- marked → gone: for each group of partitions: delete the assignments; then have brokers delete the stored data, under
-  an epoch greater than all before (`managed.deletion`). Then its policies and schemas, last its record. There is no
+- marked → gone: for each group of partitions: have brokers delete the stored data, under an epoch greater than all
+  before (`managed.deletion`). Then end its exceptions, delete its policies and schemas, last its record. There is no
   way back: a failing step is repeated, with back-off, as long as this coordinator is active.
 
-Why nothing comes back. An assignment is created only while the topic's record is at the version that the coordinator
-knows, tested in the same transaction. The mark has another version, and so has a topic that was created again. A broker
-opens a topic that has no chain record only while the assignment is the one that it was given. So once a partition's
-assignment is gone no broker creates its chain record, even after a pause, a restart or late news. A broker that has had
-the topic open since before is fenced by the deletion. It does not matter how long the deletion takes.
+Why nothing comes back. A grant names the version of the topic's record. The mark has another version, and so has a
+topic that was created again. A broker opens a topic only while the record has the version in its grant, and creates its
+chain record in one transaction with that test. So once the record is marked no broker creates the chain record, even
+after a pause, a restart or a late answer. A broker that has had the topic open since before is fenced by the deletion.
+It does not matter how long the deletion takes. A topic that is created again is opened under an epoch greater than that
+of the deletion, which therefore spares it.
+
+Why an owner that closed its partition keeps it closed. Each request to close has a number from the counter of grants.
+The broker refuses grants with a lower one, however late they arrive. A new owner gets none.
 
 Crash points. Before the mark: nothing was changed. Behind it: the next coordinator finds the mark (`start`) and goes
 through all partitions again. Data that is already deleted is no error. When the record is gone all else is gone.
@@ -46,9 +51,11 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain
 from ...storage.metadata.store import MetadataStore
 from ..members.contracts_broker import DELETE_TIMEOUT_S, BrokerContract
+from ..members.contracts_coordinator import TopicGrant
 from ..members.peer_calls import MemberCalls
+from ..slots.placement import SlotPlacement
+from .grants import Grants
 from .membership import Membership
-from .placement import Placement
 from .topic_policies import TopicPolicies
 from .topic_registry import TopicRegistry
 
@@ -65,7 +72,6 @@ RETRY_MAX_S = 5.0
 class _Deletion:
     name: TopicName
     ended: "asyncio.Future[None]"
-    held: dict[str, None] = field(default_factory=dict[str, None])
     done: dict[str, None] = field(default_factory=dict[str, None])
 
 
@@ -77,10 +83,11 @@ class TopicDeletions:
         env: Environment,
         store: MetadataStore,
         membership: Membership,
-        placement: Placement,
+        placement: SlotPlacement,
         registry: TopicRegistry,
         policies: TopicPolicies,
         broker_calls: MemberCalls[BrokerContract],
+        grants: Grants,
     ) -> None:
         self.failures = 0
         """Tries that failed and were, or will be, repeated."""
@@ -91,6 +98,7 @@ class TopicDeletions:
         self._registry = registry
         self._policies = policies
         self._broker_calls = broker_calls
+        self.grants = grants
         self._under_way: dict[str, _Deletion] = {}
         self._tasks = Tasks()
         self._turn = 0
@@ -141,21 +149,13 @@ class TopicDeletions:
         deletion = _Deletion(name, asyncio.get_running_loop().create_future())
         self._under_way[name.full] = deletion
         self._registry.deleting[name.full] = None
-        self._hold(deletion, self._registry.members_of_any(name))
         return deletion
-
-    def _hold(self, deletion: _Deletion, members: Sequence[str]) -> None:
-        more = [topic for topic in members if topic not in deletion.held]
-        deletion.held.update(dict.fromkeys(more))
-        self._placement.hold(more)
 
     def _end(self, deletion: _Deletion, error: MagnetarError | None = None) -> None:
         """It is over: by success, or (`error`) before the mark, or with this coordinator."""
         if self._under_way.get(deletion.name.full) is not deletion:
             return
         del self._under_way[deletion.name.full]
-        self._placement.refuse(deletion.held)  # those who asked meanwhile
-        self._placement.unhold(deletion.held)
         if error is None:
             deletion.ended.set_result(None)
         else:
@@ -166,20 +166,27 @@ class TopicDeletions:
 
     async def _check_inactive(self, topics: Sequence[str]) -> None:
         """Raise NotAllowedError unless the owners say that all of these are inactive, or were never opened."""
-        for topic in topics:
-            if topic in self._placement.table:
-                owner = self._owner_of(topic)
-                if owner is None or not await self._broker_calls.of(owner).is_inactive(topic=topic):
-                    raise NotAllowedError(f"{topic} is in use")
+        for topic in await self._opened(topics):
+            owner = self._owner_of(topic)
+            if owner is None or not await self._broker_calls.of(owner).is_inactive(topic=topic):
+                raise NotAllowedError(f"{topic} is in use")
+
+    async def _opened(self, topics: Sequence[str]) -> list[str]:
+        """Those that have a chain record, or never have one."""
+        names = [TopicName.parse(topic) for topic in topics]
+        records = await self._store.get_many([metadata_keys.managed_ledger(name.path) for name in names])
+        return [
+            name.full for name, record in zip(names, records, strict=True) if record is not None or not name.persistent
+        ]
 
     async def _ask_owners(self, deletion: _Deletion, *, inactive: bool) -> None:
         """Have all owners close their partitions, provided that no client is connected. Else nothing is deleted."""
-        released: dict[str, str] = {}
+        released: dict[str, None] = {}
         try:
-            await self._release(list(deletion.held), released, inactive=inactive)
+            await self._release(self._registry.members_of_any(deletion.name), released, inactive=inactive)
         except BaseException as error:
             del self._registry.deleting[deletion.name.full]
-            self._placement.force(released)  # a new epoch ends the release
+            self._tasks.spawn(self._give_back(list(released)), f"give back {deletion.name.full}")
             failure = (
                 error
                 if isinstance(error, MagnetarError)
@@ -188,17 +195,17 @@ class TopicDeletions:
             self._end(deletion, failure)
             raise
 
-    async def _release(self, topics: Sequence[str], released: dict[str, str], *, inactive: bool) -> None:
+    async def _release(self, topics: Sequence[str], released: dict[str, None], *, inactive: bool) -> None:
+        opened = dict.fromkeys(await self._opened(topics)) if inactive else {}
+
         async def release(topic: str) -> None:
             owner = self._owner_of(topic)
-            if owner is None and inactive and topic in self._placement.table:
+            if owner is None and topic in opened:
                 raise ServiceUnitNotReady(f"the owner of {topic} is gone, so it is not known who uses it")
             if owner is not None:
-                released[topic] = owner
-                if inactive:
-                    await self._broker_calls.of(owner).unload(topic=topic, unused=True, inactive=True)
-                else:
-                    await self._broker_calls.of(owner).unload(topic=topic, unused=True)
+                released[topic] = None
+                number = self._placement.take_epoch()
+                await self._broker_calls.of(owner).unload(topic=topic, number=number, inactive=topic in opened)
 
         for first in range(0, len(topics), RELEASES_AT_A_TIME):
             group = topics[first : first + RELEASES_AT_A_TIME]
@@ -206,13 +213,32 @@ class TopicDeletions:
             errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
             for error in sorted(errors, key=lambda error: not isinstance(error, NotAllowedError)):
                 raise error
+        if inactive and len(await self._opened(topics)) > len(opened):  # by a grant from before
+            raise NotAllowedError(f"{topics[0]} was opened a moment ago")
+
+    async def _give_back(self, topics: Sequence[str]) -> None:
+        """The topics are not deleted after all: their owners load them again, as far as they can be reached.
+
+        An owner that cannot asks for a grant when a client comes.
+        """
+        grants: dict[str, list[TopicGrant]] = {}
+        for topic in topics:
+            owner = self._owner_of(topic)
+            grant = self.grants.make(TopicName.parse(topic)) if owner is not None else None
+            if owner is not None and grant is not None:
+                grants.setdefault(owner, []).append(grant)
+        for owner, share in grants.items():
+            try:
+                await self._broker_calls.of(owner).take_topics(grants=share)
+            except MagnetarError as error:
+                logger.info("%s does not load %d topics that are not deleted: %s", owner, len(share), error)
 
     def _owner_of(self, topic: str) -> str | None:
-        """The live broker that a topic is assigned to."""
-        found = self._placement.table.get(topic)
-        if found is None or not self._membership.is_alive(ROLE_BROKER, found.broker, found.incarnation):
+        """The live broker that owns a topic."""
+        owner = self._placement.table.entry_of(TopicName.parse(topic)).owner
+        if owner is None or not self._membership.is_alive(ROLE_BROKER, owner.broker, owner.incarnation):
             return None
-        return found.broker
+        return owner.broker
 
     # -- deleting ----------------------------------------------------------------------------------------------------
 
@@ -239,12 +265,12 @@ class TopicDeletions:
         name = deletion.name
         await self._registry.mark_deleting(name)
         members = self._registry.members_of_any(name)  # it may have grown until the mark
-        self._hold(deletion, members)
         left = [topic for topic in members if topic not in deletion.done]
         for first in range(0, len(left), PARTITIONS_AT_A_TIME):
             group = left[first : first + PARTITIONS_AT_A_TIME]
             await self._remove_group(group)
             deletion.done.update(dict.fromkeys(group))
+        await self._placement.end_exceptions(members)
         await self._policies.delete(name)
         # Since the mark no broker adds a schema (`schemas.registry`): each such write needs the record without it.
         await delete_certain(self._env, self._store, metadata_keys.schema(name.path))
@@ -252,12 +278,22 @@ class TopicDeletions:
 
     async def _remove_group(self, group: Sequence[str]) -> None:
         owners = {topic: self._owner_of(topic) for topic in group}
-        await self._placement.remove(group)
         keys = [metadata_keys.managed_ledger(TopicName.parse(topic).path) for topic in group]
         records = await self._store.get_many(keys)
         stored = [topic for topic, record in zip(group, records, strict=True) if record is not None]
         if stored:
             await self._delete_data({topic: owners[topic] for topic in stored})
+        await self._close_others({topic: owner for topic, owner in owners.items() if topic not in stored})
+
+    async def _close_others(self, owners: Mapping[str, str | None]) -> None:
+        """Have the owners close topics that store nothing: those that are not persistent, and those being opened."""
+        shares: dict[str, list[str]] = {}
+        for topic, owner in owners.items():
+            if owner is not None:
+                shares.setdefault(owner, []).append(topic)
+        for owner, topics in shares.items():
+            number = self._placement.take_epoch()
+            await self._broker_calls.of(owner).release(number=number, slots=[], topics=topics)
 
     async def _delete_data(self, owners: Mapping[str, str | None]) -> None:
         """Have brokers delete what these topics store: the former owner, if it is alive, else any."""

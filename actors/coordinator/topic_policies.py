@@ -113,7 +113,8 @@ class TopicPolicies:
 
     def _guard(self, topic: TopicName) -> Guard:
         guard = self._registry.guard_of(topic)
-        if guard is None and self._registry.passes(topic):
+        facts = self._registry.facts(topic)
+        if guard is None and facts is not None and facts.version is None:
             raise NotAllowedError(
                 f"{topic.full} exists in memory only, so it has no policies of its own: set them on the namespace"
             )

@@ -9,13 +9,16 @@ deleted exists until its record is gone. Callers that want to use it, create it 
 A non-persistent topic without partitions has no record: it *passes*. It exists in this coordinator's memory, from its
 creation until its broker ends. Its next client has it created again.
 
+A topic has the epoch of its creation, in its record. Its owner opens it under that epoch or that of its slot, whichever
+is greater. So a deletion that was ordered earlier, and comes late, does not touch it.
+
 Who owns a topic and what it stores is not known here.
 """
 
 import asyncio
 import bisect
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, cast
 
 from ...protocol.errors import (
     InvalidConfiguration,
@@ -40,20 +43,38 @@ from .namespaces import Namespaces
 LIST_LIMIT_MAX = 10_000
 
 
-class TopicRegistry:
-    """See the module."""
+class TopicFacts(NamedTuple):
+    """What an owner of a topic needs: the version of its record (None: it has none), the epoch of its creation, and
+    how many partitions the whole topic has (0: plain)."""
 
-    def __init__(self, env: Environment, store: EpochMetadataStore, settings: Settings, namespaces: Namespaces) -> None:
+    version: int | None
+    epoch: int
+    partitions: int
+
+
+class TopicRegistry:
+    """See the module. `topic_epoch` gives a new topic its epoch."""
+
+    def __init__(
+        self,
+        env: Environment,
+        store: EpochMetadataStore,
+        settings: Settings,
+        namespaces: Namespaces,
+    ) -> None:
+        self.topic_epoch: Callable[[], Awaitable[int]] = _no_epoch
         self._env = env
         self._store = store
         self._settings = settings
         self._namespaces = namespaces
         self.deleting: dict[str, None] = {}
         """Full names of the topics that are being deleted, marked or about to be."""
-        self.on_changed: Callable[[TopicName, int | None], None] = lambda topic, partitions: None
-        """Told of each topic that is created or grows, with its partitions (0: plain), or is gone (None)."""
+        self.on_changed: list[Callable[[TopicName, int | None, int | None], None]] = []
+        """Told of each topic that is created or grows, or is gone: its partitions before and now (0: plain, None: it
+        does not exist)."""
         self._partitions: dict[str, int] = {}
         self._versions: dict[str, int] = {}  # of the topics' records
+        self._epochs: dict[str, int] = {}
         self._names_by_namespace: dict[str, list[str]] = {}
         self._counts: dict[str, int] = {}
         """Topics of each namespace, partitions counted one by one; also those that are being created."""
@@ -65,7 +86,7 @@ class TopicRegistry:
         """Read everything. Raises MetadataUnavailable."""
         for key, record in await list_all(self._store, metadata_keys.TOPICS_PREFIX):
             full_name, value = topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), unpack(record.value)
-            self._enter(full_name, int(value["partitions"]), record.version)
+            self._enter(full_name, int(value["partitions"]), record.version, int(value.get("epoch", 0)))
             if value.get("deleting"):
                 self.deleting[full_name] = None
 
@@ -79,18 +100,6 @@ class TopicRegistry:
     def find(self, topic: TopicName) -> int | None:
         """Partitions of an existing topic (0: not partitioned), None when it does not exist."""
         return self._partitions.get(topic.full)
-
-    def partitions_around(self, full_name: str) -> int:
-        """Partitions of the topic that a partition or plain topic belongs to (0 for a plain one, or an unknown one)."""
-        found = self._partitions.get(full_name)
-        if found is None:
-            found = self._partitions.get(TopicName.parse(full_name).partitioned_name)
-        return found or 0
-
-    def passes(self, topic: TopicName) -> bool:
-        """Whether it is a non-persistent topic without partitions: one that exists in memory only."""
-        known = topic.full in self._partitions and topic.full not in self._versions
-        return known and topic.full not in self.deleting
 
     def forget(self, full_name: str) -> None:
         """A topic that exists in memory only has ended with its broker."""
@@ -107,6 +116,14 @@ class TopicRegistry:
         if version is None or whole.full in self.deleting:
             return None
         return Guard(metadata_keys.topic(whole.path), version)
+
+    def facts(self, topic: TopicName) -> TopicFacts | None:
+        """Those of a partition or plain topic. None when it does not exist, or is being deleted."""
+        whole = topic if topic.partition < 0 else topic.without_partition()
+        partitions = self._partitions.get(whole.full)
+        if partitions is None or whole.full in self.deleting or topic.partition >= partitions:
+            return None
+        return TopicFacts(self._versions.get(whole.full), self._epochs.get(whole.full, 0), partitions)
 
     async def check_assignable(self, topic: TopicName, create: bool) -> None:
         """Raise unless `topic` is a partition or a plain topic that exists, or could be created and now was.
@@ -200,12 +217,14 @@ class TopicRegistry:
         under_way = self.creating[topic.full] = asyncio.get_running_loop().create_future()
         try:
             version: int | None = None
+            epoch = await self.topic_epoch()
             if topic.persistent or partitions:
-                value: dict[str, object] = {"created_ms": self._env.clock.now_ms(), "partitions": partitions}
+                created_ms = self._env.clock.now_ms()
+                value: dict[str, object] = {"created_ms": created_ms, "partitions": partitions, "epoch": epoch}
                 if properties:
                     value["properties"] = changed_properties({}, properties, ())
                 version = await put_certain(self._env, self._store, metadata_keys.topic(topic.path), pack(value), None)
-            self._enter(topic.full, partitions, version)
+            self._enter(topic.full, partitions, version, epoch)
         finally:
             self._counts[topic.namespace] -= max(partitions, 1)  # `_enter` has counted it, if it was created
             del self.creating[topic.full]
@@ -286,7 +305,8 @@ class TopicRegistry:
             self._counts[topic.namespace] -= max(partitions, 1)
             names = self._names_by_namespace[topic.namespace]
             del names[bisect.bisect_left(names, topic.full)]
-            self.on_changed(topic, None)
+            self._epochs.pop(topic.full, None)
+            self._tell(topic, partitions, None)
 
     def members(self, topic: TopicName) -> list[str]:
         """What brokers own of a topic: its partitions, or itself. Raises TopicNotFound, ServiceUnitNotReady."""
@@ -324,8 +344,12 @@ class TopicRegistry:
         if self.deleting and (topic.full in self.deleting or topic.partitioned_name in self.deleting):
             raise ServiceUnitNotReady(f"{topic.full} is being deleted")
 
-    def _enter(self, full_name: str, partitions: int, version: int | None) -> None:
-        """Take over what the topic's record says. None: it has no record."""
+    def _tell(self, topic: TopicName, before: int | None, now: int | None) -> None:
+        for listener in self.on_changed:
+            listener(topic, before, now)
+
+    def _enter(self, full_name: str, partitions: int, version: int | None, epoch: int | None = None) -> None:
+        """Take over what the topic's record says. None: it has no record, or its epoch is known."""
         topic = TopicName.parse(full_name)
         namespace = topic.namespace
         before = self._partitions.get(full_name)
@@ -336,8 +360,10 @@ class TopicRegistry:
         self._partitions[full_name] = partitions
         if version is not None:
             self._versions[full_name] = version
+        if epoch is not None:
+            self._epochs[full_name] = epoch
         if before != partitions:
-            self.on_changed(topic, partitions)
+            self._tell(topic, before, partitions)
 
     def _take_room(self, namespace: str, count: int) -> None:
         """Count topics that are about to be created. Raises NotAllowedError when the namespace may not have so many."""
@@ -345,6 +371,10 @@ class TopicRegistry:
         if 0 < self._namespaces.topics_max(namespace) < wanted:
             raise NotAllowedError("Exceed maximum number of topics in namespace.")
         self._counts[namespace] = wanted
+
+
+async def _no_epoch() -> int:
+    return 0
 
 
 def _is_reserved(topic: TopicName, settings: Settings) -> bool:

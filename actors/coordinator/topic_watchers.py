@@ -29,7 +29,7 @@ class TopicWatchers:
         self._registry = registry
         self._number = 0
         self._watching: dict[str, dict[RpcConnection, MemberContract]] = {}
-        registry.on_changed = self._changed
+        registry.on_changed.append(self._changed)
 
     @property
     def namespaces(self) -> Mapping[str, int]:
@@ -58,7 +58,7 @@ class TopicWatchers:
         for namespace in [name for name, connections in self._watching.items() if connection in connections]:
             self.unwatch(connection, namespace)
 
-    def _changed(self, topic: TopicName, partitions: int | None) -> None:
+    def _changed(self, topic: TopicName, before: int | None, partitions: int | None) -> None:
         connections = self._watching.get(topic.namespace)
         if not connections or not topic.persistent:
             return

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...runtime.rpc.contract import method
 from ...storage.ledger.bookie_directory import BookieInfo
+from .contracts_coordinator import TopicGrant
 from .contracts_messages import MessageContract
 from .contracts_schemas import SchemaContract
 from .permissions import ADMIN, COORDINATOR, READER
@@ -112,12 +113,23 @@ class BrokerContract(SchemaContract, MessageContract):
     # -- topics --------------------------------------------------------------------------------------------------
 
     @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)
-    async def unload(self, *, topic: str, unused: bool = False, inactive: bool = False) -> None:
-        """Close a topic that is about to move. It is refused here until its assignment changes.
+    async def release(self, *, number: int, slots: list[int], topics: list[str]) -> None:
+        """Close these topics and all in these slots: they are about to move, or deleted. Grants with a lower number
+        than this release are void."""
+        ...
 
-        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also
-        while the topic is not inactive.
+    @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)
+    async def unload(self, *, topic: str, number: int, inactive: bool = False) -> None:
+        """Close a topic that is about to be deleted. Grants of it with a lower number than this release are void.
+
+        Raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also while the topic
+        is not inactive.
         """
+        ...
+
+    @method(COORDINATOR)
+    async def take_topics(self, *, grants: list[TopicGrant]) -> None:
+        """Load these topics: they were released, and are not deleted after all."""
         ...
 
     @method(COORDINATOR)

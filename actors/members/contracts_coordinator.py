@@ -24,10 +24,11 @@ DELETE_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Greeting:
-    """Which coordinator this is."""
+    """Which coordinator this is, and how many slots its cluster has."""
 
     epoch: int
     cluster_id: str
+    slots: int
 
 
 @dataclass(frozen=True)
@@ -47,33 +48,36 @@ class BrokerInfo:
         return rpc_address(self.data)
 
 
-class AssignmentRow(NamedTuple):
-    """Who owns a partition or plain topic. `partitions` counts those of the whole topic, 0: plain."""
+class TopicGrant(NamedTuple):
+    """What the owner of a partition or plain topic needs to open it, as the coordinator says it to that owner only.
+
+    It is opened under `epoch`, and only while the record of the whole topic has this version (None: it has none).
+    `home_epoch` is that of its slot, or of its exception. The grant ends when that changes. `partitions` counts those
+    of the whole topic, 0: plain. Numbers grow with every grant, and with every release that the coordinator asks for.
+    """
 
     topic: str
-    broker: str
-    incarnation: str
     epoch: int
+    home_epoch: int
+    version: int | None
     partitions: int
+    number: int
 
 
 @dataclass(frozen=True)
-class AssignmentPage:
-    """A part of all assignments, and whether more follow."""
+class GrantPage:
+    """The topics of the first `done` of the slots that were asked for."""
 
-    items: list[AssignmentRow]
-    more: bool
+    grants: list[TopicGrant]
+    done: int
 
 
 @dataclass(frozen=True)
-class AssignmentChange:
-    """A new assignment of a partition or plain topic. `broker` None: it has no owner now."""
+class SlotListing:
+    """Who owns which slot, behind change `number`: packed `SlotRows`."""
 
-    topic: str
-    broker: str | None
-    incarnation: str
-    epoch: int
-    partitions: int = 0
+    number: int
+    rows: bytes
 
 
 @dataclass(frozen=True)
@@ -83,18 +87,22 @@ class Registered:
     epoch: int
     bookies: list[BookieInfo]
     brokers: list[BrokerInfo]
-    assignments: AssignmentPage
+    slots: SlotListing | None = None
     policies: PolicyPage = field(default_factory=lambda: PolicyPage([], False))
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The broker that owns a partition or plain topic, and the epoch of its assignment."""
+    """The broker that owns a partition or plain topic, and the epoch under which it opens it.
+
+    `grant` is for that broker, if it is the one that asked.
+    """
 
     broker: str
     incarnation: str
     epoch: int
     url: str
+    grant: TopicGrant | None = None
 
 
 @dataclass(frozen=True)
@@ -127,8 +135,13 @@ class CoordinatorContract(NamespaceContract, TopicListContract, DesiredContract,
         ...
 
     @method(BROKER | ADMIN)
-    async def assignments(self, *, after: str) -> AssignmentPage:
-        """The assignments of topics whose names are greater than `after`."""
+    async def slot_listing(self) -> SlotListing:
+        """Who owns which slot."""
+        ...
+
+    @method(BROKER)
+    async def slot_topics(self, *, slots: list[int]) -> GrantPage:
+        """What lies in these slots, and is the calling broker's. Some of the slots, at least one."""
         ...
 
     @method(BROKER | ADMIN | READER)
@@ -179,18 +192,18 @@ class CoordinatorContract(NamespaceContract, TopicListContract, DesiredContract,
         ...
 
     @method(BROKER | ADMIN | READER)
-    async def assign(self, *, topic: str, create: bool | None = None, here: bool = False) -> Owner:
+    async def assign(self, *, topic: str, create: bool | None = None) -> Owner:
         """The owner of a partition or plain topic.
 
-        `create` makes a missing topic (None: if automatic creation is allowed). A plain topic without an owner goes to
-        the broker that calls, if it says `here`. Raises TopicNotFound, NotAllowedError, ServiceUnitNotReady.
+        `create` makes a missing topic (None: if automatic creation is allowed). Raises TopicNotFound, NotAllowedError,
+        ServiceUnitNotReady.
         """
         ...
 
     @method(BROKER | ADMIN | READER)
-    async def partitions(self, *, topic: str, create: bool = False) -> int:
+    async def partitions(self, *, topic: str, create: bool = False, tell_missing: bool = False) -> int:
         """Partitions of a topic, 0 without. With `create`, a missing topic is created if clients create such topics,
-        and as partitioned ones. Raises TopicNotFound."""
+        and as partitioned ones. One that is still missing then has 0, with `tell_missing` −1. Raises TopicNotFound."""
         ...
 
     @method(ADMIN, timeout_s=UNLOAD_TIMEOUT_S)
@@ -242,8 +255,8 @@ class MemberContract(Contract):
         ...
 
     @method(COORDINATOR)
-    def assignments_changed(self, *, epoch: int, changes: list[AssignmentChange]) -> None:
-        """Assignments that are new."""
+    def slots_changed(self, *, epoch: int, number: int, rows: bytes) -> None:
+        """Slots that have other owners now: packed `SlotRows`. Each change has the next number."""
         ...
 
     @method(COORDINATOR)
@@ -253,7 +266,7 @@ class MemberContract(Contract):
 
     @method(COORDINATOR)
     def partitions_changed(self, *, epoch: int, topic: str, partitions: int) -> None:
-        """A topic has more partitions."""
+        """A topic has more partitions, or (−1) is gone."""
         ...
 
     @method(COORDINATOR)

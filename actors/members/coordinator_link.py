@@ -1,6 +1,6 @@
 """A member's link to the coordinator: one connection, kept up, with a session on it once the member registers.
 
-What it holds is the coordinator's last word: live bookies and brokers, who owns which topic. Pushes replace it, and a
+What it holds is the coordinator's last word: live bookies and brokers, who owns which slot. Pushes replace it, and a
 reconnect replaces it as a whole. Without a connection it stays as it is, and members continue to use it.
 
 `TRANSITIONS` has the states. From CONNECTED on, metadata and questions work. After `register` was called once, the link
@@ -9,7 +9,7 @@ member, the listeners of `on_session_lost` are called. A broker then starts agai
 client.
 
 A coordinator's epoch never goes back: one with a lower epoch than seen before was superseded, and is left at once.
-Assignments are taken over only with a greater epoch of their own, so pushes and pages of the first listing can mix.
+`slot_view` has the rules for slots. When it misses a change the link asks for the whole listing again.
 """
 
 import asyncio
@@ -24,12 +24,13 @@ from ...protocol.errors import (
     CoordinatorUnavailable,
     HandshakeRefused,
     MagnetarError,
+    ProtocolError,
     RpcDisconnected,
     RpcTimeout,
     StaleEpoch,
 )
 from ...protocol.names import COORDINATOR_ID, VERSION
-from ...protocol.topics import group_of
+from ...protocol.slots import SLOTS_DEFAULT, is_slot_count
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import CALL_TIMEOUT_S, Locate, RpcConnection, rpc_connect
@@ -40,11 +41,13 @@ from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.metadata.remote import RemoteMetadataStore
-from .contracts_coordinator import AssignmentChange, BrokerInfo, CoordinatorContract
+from ...storage.metadata.slot_rows import SlotRows
+from .contracts_coordinator import BrokerInfo, CoordinatorContract, SlotListing
 from .contracts_namespaces import PolicyPage
 from .coordinator_pushes import CoordinatorPushes
-from .feeds import NO_FEEDS, Feeds, PolicyFeed
+from .feeds import NO_FEEDS, Feeds, KnownTopics, PolicyFeed
 from .permissions import OP_HEARTBEAT
+from .slot_view import SlotView, ViewState
 
 logger = logging.getLogger(__name__)
 
@@ -88,14 +91,6 @@ TRANSITIONS: Mapping[LinkState, Collection[LinkState]] = {
 }
 
 
-class Assigned(NamedTuple):
-    """The incarnation of a broker that owns a topic, and the epoch of the assignment."""
-
-    broker: str
-    incarnation: str
-    epoch: int
-
-
 class _Registration(NamedTuple):
     host: str
     port: int
@@ -125,14 +120,11 @@ class CoordinatorClient:
         """The methods of the coordinator; each raises like `call`."""
         self.brokers: dict[str, BrokerInfo] = {}
         """Live brokers by id."""
-        self.assignments: dict[str, Assigned] = {}
-        """By the full name of a partition or plain topic."""
-        self.partitions: dict[str, int] = {}
-        """Partitions (0: plain) of every topic of which something is assigned, by full name without partition."""
+        self.slots = SlotView(SLOTS_DEFAULT)
+        """Who owns which slot; complete once the member is registered."""
+        self.known_topics = KnownTopics()
         self.on_bookies: list[Callable[[], None]] = []
         self.on_brokers: list[Callable[[], None]] = []
-        self.on_assignments: list[Callable[[list[AssignmentChange]], None]] = []
-        """Called with the changes."""
         self.on_session_lost: list[Callable[[], None]] = []
         self.report: MemberReport = {}
         """Travels with the next heartbeat: a bookie's `writable` and `disk`, a broker's `topics`, …"""
@@ -177,7 +169,7 @@ class CoordinatorClient:
         A broker's `data` holds `url` (`pulsar://host:port`) and `rpc` ([host, port] of its internal RPC), a bookie's
         `instance` (of its cookie), `writable` and `ledgers_end` (see `ledger_ids`).
 
-        Returns when the lists and all assignments are here; repeated after
+        Returns when the lists and the owners of slots are here; repeated after
         each reconnect. Raises StaleEpoch (this incarnation was declared over), CookieMismatch, CoordinatorUnavailable.
         """
         self._registration = _Registration(host, port, data or {})
@@ -228,8 +220,11 @@ class CoordinatorClient:
     def _become(self, state: LinkState) -> None:
         check_transition(TRANSITIONS, f"the link of {self.identity.node_id}", self.state, state)
         self.state = state
-        if state is LinkState.REGISTERED and self.feeds.topics is not None:
-            self.feeds.topics.registered()
+        if state is LinkState.REGISTERED:
+            if self.feeds.topics is not None:
+                self.feeds.topics.registered()
+            if self.feeds.owned is not None:
+                self.feeds.owned.registered()
 
     # -- the connection ------------------------------------------------------------------------------------------
 
@@ -295,7 +290,12 @@ class CoordinatorClient:
         self._connected.set()
 
     async def _greet(self, connection: RpcConnection) -> None:
-        self._take_epoch((await CoordinatorContract(connection.call, timeout_s=CONNECT_TIMEOUT_S).hello()).epoch)
+        greeting = await CoordinatorContract(connection.call, timeout_s=CONNECT_TIMEOUT_S).hello()
+        self._take_epoch(greeting.epoch)
+        if not is_slot_count(greeting.slots):
+            raise ProtocolError(f"the cluster cannot have {greeting.slots} slots")
+        if greeting.slots != self.slots.slots:
+            self.slots = SlotView(greeting.slots)
 
     def _take_epoch(self, epoch: int) -> None:
         if epoch < self.epoch:
@@ -306,34 +306,27 @@ class CoordinatorClient:
 
     async def _register(self, connection: RpcConnection) -> None:
         assert self._registration is not None
-        before = {topic: assigned.epoch for topic, assigned in self.assignments.items()}
         host, port, data = self._registration
         coordinator = CoordinatorContract(connection.call)
         policies = self.feeds.policies
         if policies is not None:
             policies.listing_began()
+        self.slots.listing_began()
         described: MemberData = {"version": VERSION, **(data() if callable(data) else data)}
         answer = await coordinator.register(role=self.identity.role, host=host, port=port, data=described)
         self._take_epoch(answer.epoch)
-        if policies is not None:  # before assignments: a topic must not load without its policies
+        self.known_topics.clear()  # nobody told of changes meanwhile
+        if policies is not None:  # before slots: a topic must not load without its policies
             await _take_policies(policies, coordinator, answer.policies)
         self.take_bookies(answer.bookies)
         self.take_brokers(answer.brokers)
-        present: dict[str, None] = {}
-        page = answer.assignments
-        while True:
-            present.update((row.topic, None) for row in page.items)
-            self.take_assignments([AssignmentChange(*row) for row in page.items])
-            if not page.more or not page.items:
-                break
-            page = await coordinator.assignments(after=page.items[-1].topic)
-        # What the listing lacks was deleted while we were away, unless a push during the listing brought it back.
-        gone = [
-            AssignmentChange(topic, None, "", epoch)
-            for topic, epoch in before.items()
-            if topic not in present and topic in self.assignments and self.assignments[topic].epoch == epoch
-        ]
-        self.take_assignments(gone)
+        listing = answer.slots
+        while listing is not None:
+            self._take_listing(listing)
+            listing = None
+            if self.slots.state is ViewState.GAPPED:  # a change was lost behind the listing
+                self.slots.listing_began()
+                listing = await coordinator.slot_listing()
         self._registered.set()
 
     async def _beat(self) -> None:
@@ -405,27 +398,42 @@ class CoordinatorClient:
         for listener in list(self.on_brokers):
             listener()
 
-    def take_assignments(self, changes: list[AssignmentChange]) -> None:
-        news: list[AssignmentChange] = []
-        for change in changes:
-            topic = change.topic
-            known = self.assignments.get(topic)
-            if known is not None and known.epoch > change.epoch:
-                continue
-            if change.broker is None:
-                if known is None:
-                    continue
-                del self.assignments[topic]
-                self.partitions.pop(group_of(topic), None)
-                news.append(change)
-                continue
-            self.partitions[group_of(topic)] = change.partitions
-            if known is None or known.epoch != change.epoch:
-                self.assignments[topic] = Assigned(change.broker, change.incarnation, change.epoch)
-                news.append(change)
-        if news:
-            for listener in list(self.on_assignments):
-                listener(news)
+    def take_slots(self, number: int, rows: bytes) -> None:
+        """A change of slots. Raises ProtocolError for a malformed one."""
+        complete = self.slots.state is ViewState.COMPLETE
+        self._slots_changed(self.slots.take_changes(number, SlotRows.unpack(rows, self.slots.slots)))
+        if complete:
+            self._close_gap()
+
+    def _take_listing(self, listing: SlotListing) -> None:
+        rows = SlotRows.unpack(listing.rows, self.slots.slots)
+        self._slots_changed(self.slots.take_listing(listing.number, rows))
+
+    def _slots_changed(self, changed: SlotRows) -> None:
+        if self.feeds.owned is not None and (changed.entries or changed.exceptions):
+            self.feeds.owned.slots_changed(changed)
+
+    def _close_gap(self) -> None:
+        if self.slots.state is ViewState.GAPPED and self._connection is not None:
+            logger.warning("%s missed a change of slots, and asks for all of them", self.identity.node_id)
+            self.slots.listing_began()
+            self._tasks.spawn(self._list_slots(self._connection), "slots-listing")
+
+    async def _list_slots(self, connection: RpcConnection) -> None:
+        backoff = Backoff(self._env.random, RECONNECT_INITIAL_S, RECONNECT_MAX_S)
+        while connection is self._connection and not connection.closed:
+            try:
+                listing = await CoordinatorContract(connection.call).slot_listing()
+                if connection is self._connection:
+                    self._take_listing(listing)
+                    self._close_gap()
+                return
+            except RpcTimeout as error:
+                logger.info("the listing of slots did not come, and is asked for again: %s", error)
+                await asyncio.sleep(backoff.next_delay_s())
+            except MagnetarError as error:
+                connection.close(error)  # the next registration lists them
+                return
 
 
 async def _take_policies(feed: PolicyFeed, coordinator: CoordinatorContract, page: PolicyPage) -> None:

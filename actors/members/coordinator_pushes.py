@@ -8,10 +8,10 @@ from typing import Protocol
 from ...protocol.errors import ProtocolError, StaleEpoch
 from ...runtime.rpc.connection import RpcConnection, RpcService
 from ...storage.ledger.bookie_directory import BookieInfo
-from .contracts_coordinator import AssignmentChange, BrokerInfo, MemberContract
+from .contracts_coordinator import BrokerInfo, MemberContract
 from .contracts_namespaces import NamespacePolicies
 from .contracts_topics import TopicChange
-from .feeds import Feeds
+from .feeds import Feeds, KnownTopics
 
 
 class PushedTo(Protocol):
@@ -19,11 +19,13 @@ class PushedTo(Protocol):
 
     epoch: int
     feeds: Feeds
-    partitions: dict[str, int]
+    known_topics: KnownTopics
 
     def take_bookies(self, bookies: list[BookieInfo]) -> None: ...
     def take_brokers(self, brokers: list[BrokerInfo]) -> None: ...
-    def take_assignments(self, changes: list[AssignmentChange]) -> None: ...
+    def take_slots(self, number: int, rows: bytes) -> None:
+        """Raises ProtocolError for malformed ones."""
+        ...
 
 
 class CoordinatorPushes(RpcService):
@@ -48,11 +50,12 @@ class CoordinatorPushes(RpcService):
         if self._current(connection, epoch):
             self._client.take_brokers(brokers)
 
-    async def rpc_assignments_changed(
-        self, connection: RpcConnection, epoch: int, changes: list[AssignmentChange]
-    ) -> None:
+    async def rpc_slots_changed(self, connection: RpcConnection, epoch: int, number: int, rows: bytes) -> None:
         if self._current(connection, epoch):
-            self._client.take_assignments(changes)
+            try:
+                self._client.take_slots(number, rows)
+            except ProtocolError as error:  # without this change the member needs the whole listing again
+                connection.close(error)
 
     async def rpc_policies_changed(
         self, connection: RpcConnection, epoch: int, changes: list[NamespacePolicies]
@@ -65,8 +68,8 @@ class CoordinatorPushes(RpcService):
                 connection.close(error)
 
     async def rpc_partitions_changed(self, connection: RpcConnection, epoch: int, topic: str, partitions: int) -> None:
-        if self._current(connection, epoch) and topic in self._client.partitions:
-            self._client.partitions[topic] = partitions
+        if self._current(connection, epoch):
+            self._client.known_topics.changed(topic, partitions)
 
     async def rpc_topics_changed(
         self, connection: RpcConnection, epoch: int, namespace: str, number: int, changes: list[TopicChange]

@@ -1,13 +1,14 @@
 """Who serves a topic, how many partitions it has, which topics there are.
 
-The answers come from what the coordinator pushed, or are asked of it. Any broker gives them, whether or not it serves
-the topic. If the assigned broker is no longer there, or knows that it lost the topic, the coordinator is asked. It
-answers once the topic has a new owner. The number of questions under way is bounded.
+Any broker gives the answers, whether or not it serves the topic. Whose a topic is follows from its name and from the
+slots that the coordinator pushed. Whether it exists, and with how many partitions, is asked of the coordinator once,
+which then says when that changes. If the owner is no longer there, or knows that it gives the topic up, the coordinator
+is asked. It answers once the topic has a new owner. The number of questions under way is bounded.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ...protocol.errors import (
     NotAllowedError,
@@ -18,7 +19,7 @@ from ...protocol.system_topics import is_system_topic
 from ...protocol.topics import TopicName, parse_namespace
 from ...runtime.rpc.connection import CALL_TIMEOUT_S
 from .broker_addresses import Reach, reach
-from .contracts_coordinator import CoordinatorContract
+from .contracts_coordinator import CoordinatorContract, Owner
 from .matched_topics import MatchedLists, names_of
 from .topic_filter import MATCHED_AT_ONCE, TopicFilter
 
@@ -32,21 +33,31 @@ NAME_FRAME_BYTES = 5
 """What one name in a list needs beside its bytes: its tag, and its length up to 4 KB, generously."""
 
 
+class Owning(Protocol):
+    """What this broker owns itself."""
+
+    def owns(self, name: TopicName) -> bool:
+        """Whether clients of a topic may be sent here."""
+        ...
+
+    async def claimed(self, found: Owner) -> bool:
+        """The coordinator has said who owns a topic. Returns whether this broker has it now."""
+        ...
+
+
 class Lookups:
-    """Answers about topics. `coordinator` gives the present session's client. `owns` tells whether this broker itself
-    would take clients for a topic, even against the last assignment. `lists` are those that clients watch.
-    """
+    """Answers about topics. `coordinator` gives the present session's client. `lists` are those that clients watch."""
 
     def __init__(
         self,
         coordinator: "Callable[[], CoordinatorClient]",
-        owns: Callable[[str], bool],
+        owning: Owning,
         under_way_max: int,
         lists: MatchedLists,
     ) -> None:
         self.coordinator = coordinator
         self.lists = lists
-        self._owns = owns
+        self.owning = owning
         self._under_way_max = under_way_max
         self._under_way = 0
         self._ask = CoordinatorContract(self._call)
@@ -58,12 +69,12 @@ class Lookups:
         (without automatic creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
         """
         coordinator = self.coordinator()
-        assignment = coordinator.assignments.get(name.full)
-        if assignment is not None:
-            broker = coordinator.brokers.get(assignment.broker)
-            if broker is not None and broker.incarnation == assignment.incarnation:
-                here = assignment.incarnation == coordinator.identity.incarnation
-                if not here or self._owns(name.full):
+        owner = coordinator.slots.entry_of(name).owner
+        if owner is not None and self._exists(name):
+            broker = coordinator.brokers.get(owner.broker)
+            if broker is not None and broker.incarnation == owner.incarnation:
+                here = owner.incarnation == coordinator.identity.incarnation
+                if not here or self.owning.owns(name):
                     return broker.url
         return await self._ask.lookup(topic=name.full)
 
@@ -72,22 +83,29 @@ class Lookups:
         return reach(self.coordinator().brokers.values(), url, listener)
 
     async def claim(self, name: TopicName, create: bool) -> bool:
-        """Have a topic assigned, preferably to this broker, and return whether it is this broker's.
+        """Ask for a topic, and return whether it is this broker's.
 
         A missing topic is created if `create` and the settings say so. Raises TopicNotFound, NotAllowedError, and what
         `owner_url` raises.
         """
-        identity = self.coordinator().identity
-        found = await self._ask.assign(topic=name.full, create=None if create else False, here=True)
-        return found.incarnation == identity.incarnation
+        return await self.owning.claimed(await self._ask.assign(topic=name.full, create=None if create else False))
 
     async def partitions(self, name: TopicName, *, create: bool) -> int:
         """The number of partitions, 0 for a topic without. With `create` a missing topic that the settings want
         partitioned is created. Raises TopicNotFound and what `owner_url` raises."""
-        known = self.coordinator().partitions.get(name.partitioned_name)
+        coordinator = self.coordinator()
+        known = coordinator.known_topics.get(name.partitioned_name)
         if known is not None and name.partition < known:
             return known if name.partition < 0 else 0
-        return await self._ask.partitions(topic=name.full, create=create)
+        found = await self._ask.partitions(topic=name.full, create=create, tell_missing=True)
+        if found >= 0 and name.partition < 0:
+            coordinator.known_topics.know(name.full, found)
+        return max(found, 0)
+
+    def _exists(self, name: TopicName) -> bool:
+        """Whether a partition or plain topic is known to exist."""
+        known = self.coordinator().known_topics.get(name.partitioned_name)
+        return known is not None and (name.partition < known if name.partition >= 0 else not known)
 
     async def topics(
         self, namespace: str, *, domain: str | None, size_max_bytes: int, taken: TopicFilter | None = None

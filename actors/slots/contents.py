@@ -35,6 +35,12 @@ class SlotContents:
         """Topics in some slots, one that lies in several of them counted in each."""
         return sum(len(self._topics[slot]) for slot in slots)
 
+    def size(self, slot: int) -> int:
+        """Partitions and plain topics in a slot."""
+        if all(partitions <= self.slots for partitions in self._topics[slot].values()):
+            return len(self._topics[slot])
+        return sum(1 for _ in self.members(slot))
+
     def members(self, slot: int) -> Iterator[tuple[str, int]]:
         """What brokers own in a slot: a topic and the number of its partition, −1 for a topic without partitions."""
         for topic, partitions in self._topics[slot].items():

@@ -18,13 +18,11 @@ from ...protocol.slots import PAGES, page_of, slot_of
 from ...protocol.topics import TopicName
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.slot_rows import SlotEntry, SlotPage, SlotRows
+from ...storage.metadata.slot_rows import EPOCH_SHIFT, SlotEntry, SlotPage, SlotRows
 from ...storage.metadata.store import Write
 from .table import SlotTable
 
 logger = logging.getLogger(__name__)
-
-EPOCH_SHIFT = 32
 
 
 class SlotPages:

@@ -36,10 +36,9 @@ round, never the task.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady
-from ...protocol.names import ROLE_BROKER
 from ...protocol.slots import page_of, slot_of, slots_of_page
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
@@ -81,6 +80,8 @@ class SlotPlacement:
         self._work = SlotWork()
         self._waiting = SlotWork()  # for a broker, or for the end of the grace
         self._wishes = SlotWishes(self.table, membership)
+        self.held = self._wishes.held
+        """Slots that are left alone until `unhold`."""
         self._askers: dict[str, list[asyncio.Future[SlotEntry]]] = {}
         self._spread = False
         self._wake = asyncio.Event()
@@ -201,11 +202,25 @@ class SlotPlacement:
         self._wishes.moves.update(moves)
         self._want((), moves)
 
-    def end_exceptions(self, topics: Iterable[str]) -> None:
-        """These topics are being deleted: they are no exceptions any longer. `settle` waits for the end of that."""
+    async def end_exceptions(self, topics: Collection[str]) -> None:
+        """These topics are being deleted: they are no exceptions any longer, and do not move. Returns when that is
+        stored. Raises ServiceUnitNotReady when it is not: again.
+
+        A topic that is created again would else have an exception from before, which ends under it.
+        """
+        for topic in topics:
+            self._wishes.moves.pop(topic, None)
         found = [topic for topic in topics if self.table.exception(TopicName.parse(topic)) is not None]
         self._wishes.ended.update(dict.fromkeys(found))
         self._want((), found)
+        if found or self._pages.doubtful:
+            await self.settle()
+        if any(self.table.exception(TopicName.parse(topic)) is not None for topic in topics) or self._pages.doubtful:
+            raise ServiceUnitNotReady("the topics are still owned apart from their slots: try again")
+
+    def holds(self, topic: TopicName) -> bool:
+        """Whether a topic may be about to move: its slot is held, or it is to move alone."""
+        return slot_of(topic, self.table.slots) in self.held or topic.full in self._wishes.moves
 
     async def settle(self) -> None:
         """Wait until no work is left (slots that wait for a broker excepted)."""
@@ -250,7 +265,7 @@ class SlotPlacement:
             self._idle.set()
 
     async def _round(self, work: SlotWork) -> None:
-        brokers = {session.node_id: session.incarnation for session in self._membership.of_role(ROLE_BROKER)}
+        brokers = {session.node_id: session.incarnation for session in self._membership.takers()}
         spread, self._spread = self._spread, False
         try:
             targets = self._wishes.choose_slots(work.slots, brokers, self._waiting)
@@ -260,7 +275,9 @@ class SlotPlacement:
             if self._pages.doubtful:
                 self._spread |= spread
             elif spread:
-                empty = self.table.rebalance(list(brokers), self.table.slots, self._may_move_at_once)
+                # Of all moves that evenness needs: a broker that took only empty slots would get no topics.
+                moves = self.table.rebalance(list(brokers), self.table.slots)
+                empty = {slot: broker for slot, broker in moves.items() if self._may_move_at_once(slot)}
                 if empty:
                     await self._write(empty, {}, brokers)
         except BaseException:

@@ -43,7 +43,7 @@ class SlotWishes:
                     target = self.forced[slot]
                     if target is not None and target in brokers:
                         targets[slot] = target
-                    elif len(brokers) == 1:
+                    elif [*brokers] == [owner.broker]:
                         targets[slot] = owner.broker  # under a new epoch, which ends the release
                     else:
                         leaving.setdefault(owner.broker, {})[slot] = None

@@ -1,11 +1,11 @@
 """The topics that one broker serves: owned ones, loaded ones, and the way from one to the other.
 
-A topic is *owned* while the coordinator's latest assignment names this broker's session, with an epoch. A topic has no
-single state here: it may have an instance and a load at the same time. Each is where the dictionaries have it.
+A topic is *owned* while this broker has the coordinator's grant to open it, with an epoch. A topic has no single state
+here: it may have an instance and a load at the same time. Each is where the dictionaries have it.
 
 - The instance is in `loaded`, then in `_closing`; `topic.TRANSITIONS` has its states. It is closed when the epoch is
   raised, when it ended by itself (its ledger was taken over), and when the topic is released or no longer owned.
-- The load is in `_queue`, then in `_loading`, and ends with an instance or an error. It begins with the assignment, or
+- The load is in `_queue`, then in `_loading`, and ends with an instance or an error. It begins with the grant, or
   when a caller needs the topic. It waits until the old instance is closed.
 
 Guarantees: a topic has up to one instance in this process, and the old one is fully closed before the next is opened.
@@ -19,7 +19,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 
-from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch, TopicNotFound
+from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -36,19 +36,8 @@ from .topic import CommonState, Topic, TopicState
 
 logger = logging.getLogger(__name__)
 
-ASSIGNMENT_WAIT_S = 0.5
-"""How long a client's request waits for the assignment of the topic to this broker. The broker that sent the client
-here, and the coordinator's answer to `claim`, may be faster than the assignment.
-"""
-
-RELEASE_HOLD_S = 10.0
-"""How long an unloaded topic is refused while its assignment is still the old one. After that time the broker asks the
-coordinator about one that was closed to be deleted, and refuses it as long as it may still be deleted. Else a deletion
-that is held up could take what a client has published since.
-"""
-
 Claim = Callable[[TopicName, bool], Awaitable[bool]]
-"""Has a topic assigned, created if need be and allowed; answers whether it is this broker's."""
+"""Asks for a topic, which is created if need be and allowed; answers whether this broker has a grant for it now."""
 
 OpenLedger = Callable[[TopicName, int], Coroutine[object, object, ManagedLedger]]
 DeleteLedger = Callable[[TopicName, int], Coroutine[object, object, None]]
@@ -58,7 +47,7 @@ class Topics:
     """See the module. `open_ledger(name, epoch)` opens and recovers the managed ledger of a topic,
     `delete_ledger(name, epoch)` deletes it with all that belongs to it.
 
-    `claim(name, create)` asks the coordinator for a topic that a client came for and this broker does not own.
+    `claim(name, create)` asks the coordinator for a topic that somebody came for and this broker does not own.
     `retire(name)` has the coordinator delete a topic that nobody uses.
     """
 
@@ -72,6 +61,8 @@ class Topics:
         retire: Retire,
     ) -> None:
         self.owned: dict[str, int] = {}
+        self.on_revoked: Callable[[str], None] = lambda full_name: None
+        """Told of each topic that is not owned any longer, or not as it was."""
         self.loaded: dict[str, Topic] = {}
         self.policies = PolicyWatch(settings, self._policies_changed)
         """The policies of all namespaces and topics; the broker's session feeds it."""
@@ -87,8 +78,6 @@ class Topics:
         self._loading: dict[str, asyncio.Future[Topic]] = {}
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._closing: dict[str, asyncio.Task[None]] = {}
-        self._released: dict[str, int] = {}
-        self._news: dict[str, asyncio.Event] = {}  # topics that clients came for, not owned yet
         self._closed = False
         self._rounds = KeepingRounds(settings, lambda: list(self.loaded.values()), retire)
         self._compaction_timer: asyncio.TimerHandle | None = None
@@ -100,10 +89,6 @@ class Topics:
         if self._closed or self.owned.get(full_name, -1) >= epoch:
             return
         self.owned[full_name] = epoch
-        self._released.pop(full_name, None)
-        news = self._news.pop(full_name, None)
-        if news is not None:
-            news.set()
         loaded = self.loaded.get(full_name)
         if loaded is not None and loaded.epoch != epoch:
             self._close(loaded)
@@ -112,8 +97,7 @@ class Topics:
 
     def revoke(self, full_name: str) -> None:
         """The topic is no longer this broker's."""
-        self.owned.pop(full_name, None)
-        self._released.pop(full_name, None)
+        self._give_up(full_name)
         self._idle.forget(TopicName.parse(full_name))
         waiting = self._queue.pop(full_name, None)
         if waiting is not None and not waiting.done():
@@ -124,26 +108,26 @@ class Topics:
             self._close(loaded)
 
     def owns(self, full_name: str) -> bool:
-        """Whether this broker takes clients for the topic: it owns it, as far as it knows, and is not giving it up."""
-        epoch = self.owned.get(full_name)
-        return epoch is not None and self._released.get(full_name) != epoch and not self._closed
+        """Whether this broker takes clients for the topic: it owns it, as far as it knows."""
+        return full_name in self.owned and not self._closed
+
+    def _give_up(self, full_name: str) -> None:
+        self.owned.pop(full_name, None)
+        self.on_revoked(full_name)
 
     # -- use -----------------------------------------------------------------------------------------------------
 
-    async def get(self, name: TopicName, *, create: bool | None = None) -> Topic:
+    async def get(self, name: TopicName, *, create: bool = False) -> Topic:
         """The open topic, loaded if need be.
 
-        A client's topic that this broker does not own is asked for: with `create` it may be created, with False it must
-        exist. With None (of members, which asked before) its assignment is only waited for.
+        A topic that this broker does not own is asked for: with `create` it may be created, else it must exist.
 
         Raises ServiceUnitNotReady when this broker does not own it, and what `claim` and opening its ledger raise.
         """
         full_name = name.full
-        if create is not None and full_name not in self.owned and not self._closed:
+        if full_name not in self.owned and not self._closed:
             if not await self._claim(name, create):
                 raise _not_ours(full_name)
-        if full_name not in self.owned and not self._closed:
-            await self._wait_for_assignment(full_name)
         if not self.owns(full_name):
             raise _not_ours(full_name)
         epoch = self.owned[full_name]
@@ -157,20 +141,23 @@ class Topics:
         """The topic if it is loaded."""
         return self.loaded.get(full_name)
 
-    async def release(self, full_name: str, *, unused: bool = False, inactive: bool = False) -> None:
-        """Close a topic before its assignment moves, and do not load it again under the present one.
+    def check_unused(self, full_name: str, *, inactive: bool = False) -> None:
+        """Raise NotAllowedError while a client is connected to a topic.
 
-        With `unused` this raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also
-        while the topic is not loaded here, or not inactive (see `keeping.inactivity`).
+        With `inactive` also while it is not loaded here, or not inactive (see `keeping.inactivity`). One that is not
+        persistent, and not loaded, is inactive.
         """
         topic = self.loaded.get(full_name)
-        if inactive and (topic is None or not topic.keeping.inactivity.check()):
+        if inactive and topic is None and TopicName.parse(full_name).persistent:
+            raise NotAllowedError(f"{full_name} may be in use, or was until a moment ago")
+        if inactive and topic is not None and not topic.keeping.inactivity.check():
             raise NotAllowedError(f"{full_name} is in use, or was until a moment ago")
-        if unused and topic is not None and topic.in_use:
+        if topic is not None and topic.in_use:
             raise NotAllowedError(f"{full_name} has connected producers or consumers: close them first, or force it")
-        self._hold(full_name, deleting=unused)
-        if topic is not None:
-            self._close(topic)
+
+    async def release(self, full_name: str) -> None:
+        """Give a topic up before it moves or is deleted; returns when it is closed. It needs another grant then."""
+        self.revoke(full_name)
         closing = self._closing.get(full_name)
         if closing is not None:
             await asyncio.shield(closing)
@@ -227,15 +214,6 @@ class Topics:
         await self._idle.close()
         await self.close_all()
         await self._tasks.close()
-
-    async def _wait_for_assignment(self, full_name: str) -> None:
-        news = self._news.setdefault(full_name, asyncio.Event())
-        try:
-            async with asyncio.timeout(ASSIGNMENT_WAIT_S):
-                await news.wait()
-        except TimeoutError:
-            if self._news.get(full_name) is news:
-                del self._news[full_name]
 
     # -- loading -------------------------------------------------------------------------------------------------
 
@@ -310,7 +288,7 @@ class Topics:
             ledger = await self._open_ledger(name, epoch)
         except StaleEpoch:
             if self.owned.get(full_name) == epoch:
-                self._hold(full_name)  # it has another owner; its assignment arrives later
+                self._give_up(full_name)  # it has another owner: the next one who comes asks the coordinator
             raise
         if self.policies.effective(name.namespace).compaction_threshold:
             try:
@@ -318,7 +296,7 @@ class Topics:
             except BaseException:
                 await ledger.close()
                 raise
-        if self.owned.get(full_name) != epoch or self._released.get(full_name) == epoch:
+        if self.owned.get(full_name) != epoch:
             await ledger.close()
             raise _not_ours(full_name)
         policies = self.policies.of(name)
@@ -358,30 +336,6 @@ class Topics:
                 await topic.close()
         finally:
             del self._closing[topic.name.full]
-
-    def _hold(self, full_name: str, *, deleting: bool = False) -> None:
-        """Refuse the topic under its present epoch for a while: the coordinator is about to change that."""
-        epoch = self.owned.get(full_name)
-        if epoch is not None and not self._closed:
-            self._released[full_name] = epoch
-            self._tasks.spawn(self._end_release(full_name, epoch, deleting=deleting), f"hold {full_name}")
-
-    async def _end_release(self, full_name: str, epoch: int, *, deleting: bool) -> None:
-        while True:
-            await asyncio.sleep(RELEASE_HOLD_S)
-            if self._released.get(full_name) != epoch:
-                return
-            try:
-                if deleting:
-                    await self._claim(TopicName.parse(full_name), False)
-            except TopicNotFound:
-                logger.info("%s was deleted", full_name)
-            except MagnetarError as error:
-                logger.info("%s is refused, because it may still be deleted: %s", full_name, error)
-                continue
-            if self._released.get(full_name) == epoch:
-                del self._released[full_name]
-            return
 
 
 def _not_ours(full_name: str) -> ServiceUnitNotReady:

@@ -7,7 +7,9 @@ Bookies hold what it stored. So the restore makes sure that nothing is used twic
 | --- | --- | --- |
 | every record | its version grows by `version_growth` | a write of that time names a version that never comes again |
 | the floor of versions | the same | records that are created later |
-| `coordinator/epoch` | grows by `EPOCHS` | epochs of coordinators, and of topics, which begin with it |
+| `coordinator/epoch` | grows by `EPOCHS` | epochs of coordinators, and those of slots and topics, which begin with it |
+| `slots/<page>` | its epochs grow by as much | members never go back to an owner with a lower epoch |
+| `topics/<topic>` | the epoch of its creation grows by as much | a deletion of that time must not touch it |
 | `counters/<name>` | grows by `NUMBERS` | numbers in the names of producers |
 | `counters/ledger` | grows by `GAP` | ids of ledgers that the backup does not know |
 | `restored/ledgers` | ids around the counter join it | bookies keep their ledgers; see `metadata.ledger_ids` |
@@ -25,6 +27,7 @@ from ...protocol.errors import BackupDamaged, MetadataError, ProtocolError
 from ...runtime.rpc.messages import pack, unpack
 from ..metadata import keys as metadata_keys
 from ..metadata.ledger_ids import GAP, RestoredIds
+from ..metadata.slot_rows import EPOCH_SHIFT, SlotEntry, SlotRows, decode_page
 from ..metadata.store import Versioned
 from .backup_file import CheckedBackup, MetadataRecord
 
@@ -71,6 +74,12 @@ def restored_records(backup: CheckedBackup, records: Iterable[MetadataRecord], n
         elif key == metadata_keys.COORDINATOR_EPOCH:
             has_epoch = True
             value = pack({"epoch": _number(record, "epoch") + EPOCHS})
+        elif key.startswith(metadata_keys.SLOTS_PREFIX):
+            value = _raised(decode_page(value)).pack()
+        elif key.startswith(metadata_keys.TOPICS_PREFIX):
+            fields = unpack(value)
+            if "epoch" in fields:
+                value = pack({**fields, "epoch": _number(record, "epoch") + (EPOCHS << EPOCH_SHIFT)})
         elif key == metadata_keys.CLUSTER:
             has_cluster = True
         yield MetadataRecord(key, version + growth, value)
@@ -91,6 +100,16 @@ def restore_note(backup: CheckedBackup, now_ms: int) -> bytes:
 def is_restored_from(backup: CheckedBackup, note: MetadataRecord | None) -> bool:
     """Whether a store's note names this backup."""
     return note is not None and unpack(note.value).get("digest") == backup.digest
+
+
+def _raised(rows: SlotRows) -> SlotRows:
+    def higher(one: SlotEntry) -> SlotEntry:
+        return SlotEntry(one.owner, one.epoch + (EPOCHS << EPOCH_SHIFT))
+
+    return SlotRows(
+        {slot: higher(one) for slot, one in rows.entries.items()},
+        {topic: higher(one) for topic, one in rows.exceptions.items()},
+    )
 
 
 def _number(record: MetadataRecord, field: str) -> int:

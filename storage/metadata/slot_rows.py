@@ -26,6 +26,8 @@ EXCEPTIONS_MAX = 16_384
 EXCEPTIONS_PER_PAGE_MAX = EXCEPTIONS_MAX // PAGES
 NAME_LENGTH_MAX = 1000
 EPOCH_END = 1 << 63
+EPOCH_SHIFT = 32
+"""Epochs of slots and topics begin with the epoch of the coordinator that gave them."""
 
 _ROW = struct.Struct(">HHQ")
 _NOBODY = 0xFFFF

@@ -13,6 +13,7 @@ from typing import Any
 
 from magnetar.actors.broker.health import HealthMethods
 from magnetar.actors.broker.methods import BrokerRpc
+from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.schemas.registry import SchemaRegistry
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.persistent import PersistentTopic
@@ -59,7 +60,8 @@ class _Broker:
         self.topics.policies.listing_ended()
         schemas = SchemaRegistry(self._env, lambda: self._bookies.metadata)
         health = HealthMethods(self._env, self.topics, self._heartbeat_topic)
-        self.rpc = BrokerRpc(self.topics, schemas, self._bookies.directory.bookies.values, health)
+        bookies, ownership = self._bookies.directory.bookies.values, Ownership(self._env, self.topics)
+        self.rpc = BrokerRpc(self.topics, ownership, schemas, bookies, health)
 
     async def _claim(self, name: TopicName, create: bool) -> bool:
         raise Wrong("a member's call claimed a topic")

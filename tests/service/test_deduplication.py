@@ -112,9 +112,7 @@ def test_a_topic_that_is_loaded_again_knows_what_it_has(cluster):
             loaded = topic_of(cluster, topic)
             if crash:
                 loaded.deduplication.take_snapshot = lambda: None
-            topics = cluster.brokers[1].topics
-            cluster.run(topics.release(topic))
-            topics._released.clear()
+            cluster.run(cluster.brokers[1].topics.release(topic))
     finally:
         client.close()
     assert stored(cluster, magnetar, topic) == [b"%d" % number for number in range(7)]

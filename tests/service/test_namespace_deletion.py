@@ -31,7 +31,7 @@ async def filled(cluster: Coordination, broker: Member) -> None:
     await call("create_topic", topic=TOPIC + "p", partitions=2)
     for name in (TOPIC, f"{TOPIC}p-partition-0"):
         await call("assign", topic=name)
-        await eventually(lambda name=name: name in broker.client.assignments)
+        await eventually(lambda name=name: name in broker.assignments)
         await broker.load(name)
 
 
@@ -46,7 +46,7 @@ async def test_a_namespace_goes_with_its_topics_only_by_force() -> None:
         await filled(cluster, one)
         with pytest.raises(NotAllowedError):
             await one.client.call("delete_namespace", namespace=NAMESPACE)
-        assert len(await left(cluster)) == 7
+        assert len(await left(cluster)) == 5
         one.rpc.unload_error = NotAllowedError("a client is connected")
         await one.client.call("delete_namespace", namespace=NAMESPACE, force=True)
         assert await left(cluster) == []
@@ -160,7 +160,7 @@ async def test_the_next_coordinator_finishes_a_deletion_that_ended_at_any_write(
             await eventually(lambda: not cluster.coordinator.office.namespaces.marked())
             assert await left(cluster) == []
         else:
-            assert len(await left(cluster)) == 7, "nothing was changed"
+            assert len(await left(cluster)) == 5, "nothing was changed"
 
 
 async def test_a_tenant_goes_with_its_namespaces_by_force_if_the_settings_allow_it() -> None:

@@ -54,11 +54,11 @@ def test_a_later_version_of_the_metadata_is_refused_and_nothing_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as later:
-        later.setattr(cluster_identity, "METADATA_FORMAT", 2)
+        later.setattr(cluster_identity, "METADATA_FORMAT", 3)
         magnetar.start(embedded=True, data_dir=tmp_path, port=0, admin_port=0).stop()
     file = tmp_path / "coordinator" / "metadata.db"
     before = file.read_bytes()
-    with pytest.raises(FormatTooNew, match="has format 2, and this version of Magnetar reads format 1"):
+    with pytest.raises(FormatTooNew, match="has format 3, and this version of Magnetar reads format 2"):
         magnetar.start(embedded=True, data_dir=tmp_path, port=0, admin_port=0)
     assert file.read_bytes() == before
 

@@ -32,9 +32,7 @@ async def test_a_name_that_is_looked_up_gets_a_broker_and_leaves_nothing() -> No
         assert min(urls.values()) > 100
         assert await records(cluster) == []
         placement, registry = cluster.coordinator.office.placement, cluster.coordinator.office.registry
-        assert not len(placement.table) and not registry.topic_count
-        assert not placement._askers and not placement._preferred and not placement._wanted
-        assert not one.client.assignments
+        assert not registry.topic_count and not placement._askers and not one.assignments
 
 
 async def test_a_producer_has_the_topic_created_where_the_lookup_sent_it() -> None:
@@ -44,20 +42,21 @@ async def test_a_producer_has_the_topic_created_where_the_lookup_sent_it() -> No
         for index in range(30):
             topic = f"{PREFIX}t{index}"
             url = await asker.client.call("lookup", topic=topic)
-            found = await brokers[url].client.call("assign", topic=topic, here=True)
+            found = await brokers[url].client.call("assign", topic=topic)
             assert found["url"] == url
             assert await asker.client.call("lookup", topic=topic) == url
-        counts = [cluster.coordinator.office.placement.table.count_of(f"broker-{number}") for number in (1, 2, 3)]
-        assert sum(counts) == 30 and min(counts) >= 5
-        assert not cluster.coordinator.office.placement._preferred
+            assert found["grant"][0] == topic
+        counts = [len(broker.owned()) for broker in brokers.values()]
+        assert sum(counts) == 30 and min(counts) >= 3
 
 
 async def test_a_broker_that_asks_for_a_topic_of_another_hears_of_its_owner() -> None:
     async with coordination() as cluster:
         one, two = await cluster.broker(1), await cluster.broker(2)
-        first = await one.client.call("assign", topic=PREFIX + "t", here=True)
-        assert first["broker"] == "broker-1"
-        assert await two.client.call("assign", topic=PREFIX + "t", here=True) == first
+        answers = [await broker.client.call("assign", topic=PREFIX + "t") for broker in (one, two)]
+        grants = [answer.pop("grant") for answer in answers]
+        assert answers[0] == answers[1]
+        assert [grant is not None for grant in grants] == [answers[0]["broker"] == f"broker-{one}" for one in (1, 2)]
 
 
 async def test_partitions_stay_even_whichever_client_asks_for_them_first() -> None:
@@ -65,16 +64,15 @@ async def test_partitions_stay_even_whichever_client_asks_for_them_first() -> No
         one, _ = await cluster.broker(1), await cluster.broker(2)
         await create(cluster, "p", 6)
         for index in range(6):
-            await one.client.call("assign", topic=f"{PREFIX}p-partition-{index}", here=True)
-        table = cluster.coordinator.office.placement.table
-        assert (table.count_of("broker-1"), table.count_of("broker-2")) == (3, 3)
+            await one.client.call("assign", topic=f"{PREFIX}p-partition-{index}")
+        assert len(one.owned()) in (2, 3, 4)
 
 
 async def test_a_subscriber_that_does_not_force_creates_nothing() -> None:
     async with coordination() as cluster:
         one = await cluster.broker(1)
         with pytest.raises(TopicNotFound):
-            await one.client.call("assign", topic=PREFIX + "t", create=False, here=True)
+            await one.client.call("assign", topic=PREFIX + "t", create=False)
         assert await records(cluster) == []
 
 
@@ -82,7 +80,7 @@ async def test_without_automatic_creation_a_missing_topic_is_not_found() -> None
     settings = dataclasses.replace(FAST, allow_auto_topic_creation=False)
     async with coordination(settings) as cluster:
         one = await cluster.broker(1)
-        for method, arguments in (("lookup", {}), ("assign", {"here": True}), ("partitions", {})):
+        for method, arguments in (("lookup", {}), ("assign", {}), ("partitions", {})):
             with pytest.raises(TopicNotFound):
                 await one.client.call(method, topic=PREFIX + "t", **arguments)
         with pytest.raises(TopicNotFound):
@@ -136,7 +134,7 @@ async def test_topics_of_a_namespace_are_bounded_partitions_counted_one_by_one()
             *(call("assign", topic=f"{PREFIX}t{index}") for index in range(10)), return_exceptions=True
         )
         refused = [one for one in made if isinstance(one, NotAllowedError)]
-        assert len(refused) == 8 and len(await records(cluster)) == 5  # p, two topics and their assignments
+        assert len(refused) == 8 and len(await records(cluster)) == 3  # p and two topics
         await call("delete_topic", topic=PREFIX + "p")
         await call("create_topic", topic=PREFIX + "r", partitions=1)
         await call("grow_topic", topic=PREFIX + "r", partitions=3)

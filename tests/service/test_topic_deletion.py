@@ -16,9 +16,10 @@ from magnetar.protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
+from magnetar.protocol.slots import SLOTS_DEFAULT, slot_of
+from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Guard, Write, WriteResult
 from support.servers.coordination import PREFIX, Coordination, Member, assign_all, coordination, create, eventually
 
@@ -35,7 +36,7 @@ async def parts(cluster: Coordination) -> list[str]:
 async def loaded_topic(cluster: Coordination, broker: Member) -> None:
     """A topic that its owner has opened."""
     await broker.client.call("assign", topic=TOPIC)
-    await eventually(lambda: TOPIC in broker.client.assignments)
+    await eventually(lambda: TOPIC in broker.assignments)
     await broker.load(TOPIC)
 
 
@@ -44,21 +45,22 @@ async def test_owners_without_clients_close_first_and_one_with_a_client_refuses_
         one, two = await cluster.broker(1), await cluster.broker(2)
         await create(cluster, "t", 4)
         await assign_all(cluster, "t", 3)
-        before = dict(one.client.assignments)
+        before = dict(one.assignments)
         one.rpc.unload_error = NotAllowedError("in use")
         with pytest.raises(NotAllowedError):
             await one.client.call("delete_topic", topic=TOPIC)
         assert await one.client.call("partitions", topic=TOPIC) == 4
         assert not one.rpc.deleted + two.rpc.deleted
-        # Those that were closed are given back under a new epoch.
-        released, after = two.rpc.released, two.client.assignments
+        # Those that were closed are given back.
+        released = two.rpc.released
         assert released
-        await eventually(lambda: all(after[name].epoch > before[name].epoch for name in released))
+        await eventually(lambda: sorted(grant.topic for grant in two.rpc.given_back) == sorted(released))
+        assert before == one.assignments
         one.rpc.unload_error = None
         await one.client.call("delete_topic", topic=TOPIC)
         with pytest.raises(TopicNotFound):
             await one.client.call("partitions", topic=TOPIC)
-        await eventually(lambda: not one.client.assignments and not two.client.assignments)
+        await eventually(lambda: not one.assignments and not two.assignments)
         assert await parts(cluster) == []
         with pytest.raises(TopicNotFound):
             await one.client.call("delete_topic", topic=TOPIC)
@@ -72,8 +74,8 @@ async def test_a_topic_under_deletion_is_not_loaded_looked_up_or_created() -> No
         await create(cluster, "t", 3)
         await assign_all(cluster, "t", 3)
         first = f"{TOPIC}-partition-0"
-        await eventually(lambda: len(one.client.assignments) == 3)
-        known = dict(one.client.assignments)
+        await eventually(lambda: len(one.assignments) == 3)
+        known = dict(one.assignments)
         for topic in known:
             await one.load(topic)
         one.rpc.delete_gate = asyncio.Event()
@@ -81,7 +83,6 @@ async def test_a_topic_under_deletion_is_not_loaded_looked_up_or_created() -> No
         await eventually(lambda: one.rpc.deleted)
         # By now no owner can open any of it, however long the deletion takes and whatever it remembers.
         await cluster.store.delete(metadata_keys.managed_ledger("persistent/public/default/t-partition-0"), None)
-        one.client.assignments.update(known)
         with pytest.raises(ConditionFailed):
             await one.load(first)
         for refused in (
@@ -99,7 +100,7 @@ async def test_a_topic_under_deletion_is_not_loaded_looked_up_or_created() -> No
         assert await parts(cluster) == []
         await create(cluster, "t", 3)
         await assign_all(cluster, "t", 3)
-        await eventually(lambda: first in one.client.assignments)
+        one.grants.clear()
         await one.load(first)
 
 
@@ -107,19 +108,20 @@ async def test_who_asks_for_a_topic_while_it_is_deleted_does_not_bring_it_back()
     async with coordination() as cluster:
         one = await cluster.broker(1)
         await loaded_topic(cluster, one)
-        places, registry = cluster.coordinator.office.placement, cluster.coordinator.office.registry
-        delete, asked = registry.delete, []
+        registry = cluster.coordinator.office.registry
+        delete, refused = registry.delete, []
 
         async def delete_while_somebody_asks(topic: object) -> None:
-            asked.append(asyncio.create_task(places.assign(TOPIC)))
-            await eventually(lambda: TOPIC in places._askers)
+            with pytest.raises(ServiceUnitNotReady):
+                await one.client.call("assign", topic=TOPIC)
+            slot = slot_of(TopicName.parse(TOPIC), SLOTS_DEFAULT)
+            assert (await one.client.call("slot_topics", slots=[slot]))["grants"] == []
+            refused.append(TOPIC)
             await delete(topic)  # type: ignore[arg-type]
 
         registry.delete = delete_while_somebody_asks  # type: ignore[method-assign]
         await one.client.call("delete_topic", topic=TOPIC)
-        with pytest.raises(ServiceUnitNotReady):
-            await asked[0]
-        assert await parts(cluster) == []
+        assert refused and await parts(cluster) == []
 
 
 async def test_of_two_who_delete_a_topic_the_second_one_waits() -> None:
@@ -176,7 +178,7 @@ async def test_the_next_coordinator_finishes_a_deletion_that_ended_at_any_write(
         await assign_all(cluster, "t", 2)
         for topic in (f"{TOPIC}-partition-0", f"{TOPIC}-partition-1"):
             owner = one if topic in one.owned() else two
-            await eventually(lambda owner=owner, topic=topic: topic in owner.client.assignments)
+            await eventually(lambda owner=owner, topic=topic: topic in owner.assignments)
             await owner.load(topic)
         write_many, office = EpochMetadataStore.write_many, cluster.coordinator.office.store
         seen = 0
@@ -202,54 +204,25 @@ async def test_the_next_coordinator_finishes_a_deletion_that_ended_at_any_write(
         await eventually(lambda: not cluster.coordinator.office.deletions.under_way)
         if await parts(cluster):  # it ended before the mark: then nothing was deleted at all
             assert step == 0 and await one.client.call("partitions", topic=TOPIC) == 2
-            assert len(await parts(cluster)) == 5
+            assert len(await parts(cluster)) == 3
         else:
             with pytest.raises(TopicNotFound):
                 await one.client.call("partitions", topic=TOPIC)
 
 
-async def test_an_assignment_that_lands_late_is_not_written_for_a_topic_that_was_deleted() -> None:
+async def test_a_topic_that_was_moved_alone_lies_in_its_slot_when_it_is_created_again() -> None:
     async with coordination() as cluster:
-        one = await cluster.broker(1)
+        one, _ = await cluster.broker(1), await cluster.broker(2)
         await create(cluster, "t")
-        late: list[tuple[Sequence[Write], Guard | None]] = []
-        store, write_many = cluster.coordinator.office.store._inner, cluster.coordinator.office.store._inner.write_many
-
-        async def lose_first(writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
-            if writes[0].key.startswith(metadata_keys.ASSIGNMENTS_PREFIX) and not late:
-                late.append((writes, guard))
-                raise OutcomeUnknown("it may land later")
-            return await write_many(writes, guard)
-
-        store.write_many = lose_first  # type: ignore[method-assign]
-        await one.client.call("assign", topic=TOPIC)
+        home = one.assignments[TOPIC].broker
+        await one.client.call("unload", topic=TOPIC)
+        await eventually(lambda: one.assignments[TOPIC].broker != home)
+        alone = one.assignments[TOPIC].epoch
         await one.client.call("delete_topic", topic=TOPIC)
-        await write_many(*late[0])
-        assert await parts(cluster) == []
+        assert not cluster.coordinator.office.placement.table.rows().exceptions
         await create(cluster, "t")
-        await write_many(*late[0])
-        assert await parts(cluster) == [RECORD]
-
-
-async def test_an_assignment_whose_deletion_is_in_doubt_is_read_again() -> None:
-    async with coordination() as cluster:
-        one = await cluster.broker(1)
-        await loaded_topic(cluster, one)
-        store, plan = cluster.store, ["lost before", "lost after"]
-        assert isinstance(store, MemoryMetadataStore)
-        write_many = store.write_many
-
-        async def lose(writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
-            if plan and writes[0].key.startswith(metadata_keys.ASSIGNMENTS_PREFIX) and writes[0].value is None:
-                if plan[0] == "lost after":
-                    await write_many(writes, guard)
-                raise OutcomeUnknown(plan.pop(0))
-            return await write_many(writes, guard)
-
-        store.write_many = lose  # type: ignore[method-assign]
-        await one.client.call("delete_topic", topic=TOPIC)
-        assert not plan and await parts(cluster) == []
-        await eventually(lambda: not one.owned())
+        found = await one.client.call("assign", topic=TOPIC)
+        assert found["broker"] == home and found["epoch"] > alone
 
 
 # -- topics that nobody uses -------------------------------------------------------------------------------------------
@@ -259,8 +232,12 @@ async def test_an_inactive_topic_is_deleted_and_none_of_its_partitions_is_closed
     async with coordination() as cluster:
         one, two = await cluster.broker(1), await cluster.broker(2)
         await create(cluster, "t", 5)
-        await assign_all(cluster, "t", 4)  # nobody has ever used the fifth
-        last = next(iter(two.owned()))
+        await assign_all(cluster, "t", 5)
+        await eventually(lambda: len(one.owned()) + len(two.owned()) == 5 and two.owned())
+        for topic in one.owned() + two.owned():
+            if not topic.endswith("4"):  # nobody has ever used the fifth
+                await (one if topic in one.owned() else two).load(topic)
+        last = next(topic for topic in two.owned() if not topic.endswith("4"))
         two.rpc.used[last] = None
         with pytest.raises(NotAllowedError):
             await one.client.call("delete_inactive_topic", topic=f"{TOPIC}-partition-0")
@@ -275,6 +252,9 @@ async def test_a_topic_that_becomes_used_after_the_first_question_is_kept() -> N
         one = await cluster.broker(1)
         await create(cluster, "t", 2)
         await assign_all(cluster, "t", 2)
+        await eventually(lambda: len(one.owned()) == 2)
+        for topic in one.owned():
+            await one.load(topic)
         answer = one.rpc.rpc_is_inactive
 
         async def used_a_moment_later(connection: object, topic: str) -> bool:
@@ -298,4 +278,4 @@ async def test_a_topic_whose_owner_is_gone_is_not_taken_for_inactive() -> None:
         office.deletions._owner_of = lambda topic: None  # type: ignore[method-assign]
         with pytest.raises(ServiceUnitNotReady):
             await one.client.call("delete_inactive_topic", topic=TOPIC)
-        assert len(await parts(cluster)) == 3
+        assert len(await parts(cluster)) == 2

@@ -1,8 +1,9 @@
 """What happens to the metadata, checked at every change, whoever made it.
 
-- I2: epochs never fall: of a topic's chain, of its producers' access, of its cursors, of its assignment (there each
-  change raises it); the ids of a chain ascend, and the highest one is never forgotten.
-- I2, where topics have records: nothing is assigned that does not exist, no chain begins that is not assigned.
+- I2: epochs never fall: of a topic's chain, of its producers' access, of its cursors, of slots and exceptions (there
+  each change of the owner raises it); the ids of a chain ascend, and the highest one is never forgotten.
+- I2, where topics have records: no chain begins for a topic that does not exist, or is being deleted, and none is left
+  when the topic is gone.
 - I10: nothing is ever written about a name that clients only asked about.
 - I9: no ledger's record is deleted while a chain or a cursor names it, and neither ever names one that is not there.
   Every key that is written belongs to a known kind of record, because the search for orphans walks the known kinds.
@@ -17,6 +18,7 @@ from magnetar.storage.managed.cursor_record import CursorRecord
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryRecords
+from magnetar.storage.metadata.slot_rows import UNOWNED, SlotEntry, decode_page
 from magnetar.storage.metadata.store import Versioned, unpack
 
 from .history import History
@@ -38,7 +40,8 @@ class MetadataWatch:
         self._topics = topics
         self._named: dict[str, tuple[int, ...]] = {}
         """Key of a chain or cursor → the ledgers that it names."""
-        self._assigned: dict[str, int] = {}
+        self._owned: dict[int | str, SlotEntry] = {}
+        """By slot, and by topic that was moved alone."""
         self.deleted: dict[int, None] = {}
         """Ledgers whose record was deleted once. A creation that is carried out late may bring the record back, but
         nobody names it any longer: the ledger is gone all the same."""
@@ -56,17 +59,25 @@ class MetadataWatch:
             self._chain_changed(key, before, after)
         elif key.startswith(metadata_keys.CURSORS_PREFIX):
             self._cursor_changed(key, before, after)
-        elif key.startswith(metadata_keys.ASSIGNMENTS_PREFIX) and after is not None:
-            epoch = unpack(after.value)["epoch"]
-            if epoch <= self._assigned.get(key, -1):
-                self._history.violated(f"I2: {key} is assigned under epoch {epoch} after {self._assigned[key]}")
-            self._assigned[key] = epoch
-            self._exists(key, key.removeprefix(metadata_keys.ASSIGNMENTS_PREFIX))
+        elif key.startswith(metadata_keys.TOPICS_PREFIX) and after is None:
+            path = key.removeprefix(metadata_keys.TOPICS_PREFIX)
+            parts = (metadata_keys.managed_ledger(path), metadata_keys.managed_ledger(f"{path}-partition-0"))
+            if self._topics and (left := [one for one in parts if one in self._records.by_key]):
+                self._history.violated(f"I2: the topic {path} is deleted, and {left} is left of it")
+        elif key.startswith(metadata_keys.SLOTS_PREFIX) and after is not None:
+            rows = decode_page(after.value)
+            for what, one in (*rows.entries.items(), *rows.exceptions.items()):
+                had = self._owned.get(what, UNOWNED)
+                if one != had and one.epoch <= had.epoch:
+                    self._history.violated(f"I2: {what} belongs to {one} after {had}")
+                self._owned[what] = one
 
-    def _exists(self, key: str, path: str) -> None:
-        topic = path if metadata_keys.topic(path) in self._records.by_key else PARTITION_ENDING.sub("", path)
-        if self._topics and metadata_keys.topic(topic) not in self._records.by_key:
-            self._history.violated(f"I2: {key} is written for a topic that does not exist")
+    def _exists(self, path: str) -> bool:
+        for one in (path, PARTITION_ENDING.sub("", path)):
+            found = self._records.by_key.get(metadata_keys.topic(one))
+            if found is not None:
+                return not unpack(found.value).get("deleting")
+        return False
 
     def _ledger_deleted(self, ledger_id: int) -> None:
         self.deleted[ledger_id] = None
@@ -83,8 +94,8 @@ class MetadataWatch:
                 self._history.violated(f"I9: {key} is deleted, and its ledgers {left} are not")
             return
         path = key.removeprefix(metadata_keys.MANAGED_PREFIX)
-        if self._topics and before is None and metadata_keys.assignment(path) not in self._records.by_key:
-            self._history.violated(f"I2: {key} is made for a topic that nobody owns")
+        if self._topics and before is None and not self._exists(path):
+            self._history.violated(f"I2: {key} is made for a topic that does not exist, or is being deleted")
         new = ManagedLedgerRecord.unpack(after.value)
         ids = [info.ledger_id for info in new.ledgers]
         if ids != sorted(dict.fromkeys(ids)):

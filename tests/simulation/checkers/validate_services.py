@@ -32,9 +32,11 @@ from magnetar.client.producing.chunking import Chunk
 from magnetar.client.producing.partition_producer import PartitionProducer
 from magnetar.client.producing.topic_producer import TopicProducer
 from magnetar.protocol.message_id import Position
+from magnetar.protocol.slots import PAGES
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryRecords
+from magnetar.storage.metadata.slot_rows import SlotPage
 from magnetar.storage.metadata.store import unpack
 
 from .bucket_watch import left_in
@@ -46,6 +48,13 @@ from .validate_storage import in_front_of, validate_cursor_state, validate_manag
 def validate_broker(broker: BrokerService, records: MemoryRecords) -> Iterator[str]:
     """Loaded topics are owned, under the epoch that they were opened with; each of them is sound."""
     topics = broker.topics
+    ownership = broker.ownership
+    if ownership._grants.keys() != topics.owned.keys():
+        yield f"there are grants for {list(ownership._grants)}, owned are {list(topics.owned)}"
+    for name, grant in ownership._grants.items():
+        entry = ownership._entry(TopicName.parse(name))
+        if entry is None or entry.epoch != grant.home_epoch:
+            yield f"{name} is granted as {grant}, and its slot has {entry}"
     if broker.publish_budget.used_bytes < 0:
         yield f"fewer than no bytes are being published: {broker.publish_budget.used_bytes}"
     for name, topic in topics.loaded.items():
@@ -163,10 +172,7 @@ def _passes_over(subscription: Subscription) -> bool:
 
 
 def validate_coordinator(coordinator: CoordinatorService, records: MemoryRecords) -> Iterator[str]:
-    """While it is active and has nothing to write, what it remembers of assignments and topics is what is stored.
-
-    What is not stored (any more) is left out: a deletion whose outcome nobody knows leaves such a thing behind.
-    """
+    """While it is active and has nothing to write, what it remembers of slots is what is stored."""
     active = coordinator._active
     if active is None or not active.office.active:
         return
@@ -175,32 +181,27 @@ def validate_coordinator(coordinator: CoordinatorService, records: MemoryRecords
     if stored is None or unpack(stored.value)["epoch"] != office.epoch:
         return  # superseded, and about to find out
     placement = office.placement
-    owners: dict[str, int] = {}
-    for topic, assignment in placement.table.items():
-        owners[assignment.broker] = owners.get(assignment.broker, 0) + 1
-        if assignment.epoch > placement._next_epoch:
-            yield f"{topic} has epoch {assignment.epoch}, the next one is {placement._next_epoch}"
-        found = records.by_key.get(metadata_keys.assignment(TopicName.parse(topic).path))
-        if found is None or placement._rounds.locked() or not placement._idle.is_set():
-            continue
-        value = _record(found.value)
-        if (value["broker"], value["epoch"], found.version) != (
-            assignment.broker,
-            assignment.epoch,
-            assignment.version,
-        ):
-            yield f"{topic} is remembered as {assignment}, stored is {value} with version {found.version}"
-    counted = {broker: placement.table.count_of(broker) for broker in owners}
-    if counted != owners:
-        yield f"brokers are counted to own {counted}, they own {owners}"
+    table, pages = placement.table, placement._pages
+    if placement._idle.is_set() and not placement._rounds.locked() and not pages.doubtful:
+        for number in range(PAGES):
+            found = records.by_key.get(metadata_keys.slot_page(number))
+            if found is None or pages._versions[number] is None:
+                continue
+            stored = _page(found.value, number, table.slots)
+            known = table.page(number, {}, {})
+            if stored.rows != known.rows or pages._versions[number] != found.version:
+                yield f"page {number} of the slots is remembered as {known}, stored is {stored}"
+            for one in (*known.rows.entries.values(), *known.rows.exceptions.values()):
+                if one.epoch > pages._next_epoch:
+                    yield f"a slot has epoch {one.epoch}, the next one is {pages._next_epoch}"
     for connection, session in active.sessions.sessions.items():
         if session.alive and office.membership.find(session.role, session.node_id) is not session:
             yield f"the session of {session.node_id} on {connection} is alive and not a member"
 
 
 @lru_cache(maxsize=4096)
-def _record(value: bytes) -> Any:
-    return unpack(value)
+def _page(value: bytes, number: int, slots: int) -> SlotPage:
+    return SlotPage.unpack(value, number, slots)
 
 
 # -- clients -----------------------------------------------------------------------------------------------------------

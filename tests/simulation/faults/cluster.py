@@ -9,7 +9,7 @@ from typing import Any
 
 from magnetar.actors.coordinator.namespace_methods import NamespaceMethods
 from magnetar.actors.coordinator.office import Office
-from magnetar.actors.coordinator.topic_methods import TopicMethods
+from magnetar.actors.coordinator.owner_methods import PlacementMethods
 from magnetar.protocol.errors import MagnetarError
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import Versioned
@@ -29,7 +29,7 @@ TRAPPED_PREFIXES = (
     metadata_keys.LEDGERS_PREFIX,
     metadata_keys.MANAGED_PREFIX,
     metadata_keys.CURSORS_PREFIX,
-    metadata_keys.ASSIGNMENTS_PREFIX,
+    metadata_keys.SLOTS_PREFIX,
     metadata_keys.TOPICS_PREFIX,
     metadata_keys.COORDINATOR_EPOCH,
 )
@@ -41,6 +41,7 @@ POLICY_RUNS = 0.1
 TOPIC_SHARE = 0.5
 """Of the changes of policies."""
 TOPICS_WITH_POLICIES = 4
+TOPICS_MAX = 100
 UNREACHED = (None, 0, 1 << 20, (1 << 20) + 1)
 """Bounds that nothing in a run reaches: a change shows in what brokers hold, and nowhere else."""
 
@@ -57,9 +58,9 @@ class ClusterFaults(Faults):
         kinds: list[Callable[[], Awaitable[None]]] = [
             self.crash, self.pause, self.partition, self.isolate, self.reset, self.slow, self.metadata, self.full_disk,
             self.failing_sync, self.power_loss, self.usurp, self.damage, self.strike, self.zombie, self.restart_race,
-            self.close_in_order, self.unload, self.rebalance, self.crash_at_write, self.wipe, self.lose_forever,
-            self.crash_client, self.pause_client, self.delay, self.crash_amid_writes, self.misread, self.stutter,
-            self.fade, self.change_policy,
+            self.close_in_order, self.unload, self.move_slot, self.rebalance, self.crash_at_write, self.wipe,
+            self.lose_forever, self.crash_client, self.pause_client, self.delay, self.crash_amid_writes, self.misread,
+            self.stutter, self.fade, self.change_policy,
         ]  # fmt: skip
         share = random.choice((0.15, 0.4, 0.7))
         self._kinds = [kind for kind in kinds if random.random() < share] or [random.choice(kinds)]
@@ -169,10 +170,20 @@ class ClusterFaults(Faults):
     async def unload(self) -> None:
         """A topic is told to move."""
         office = self._office()
-        topics = [topic for topic, _ in office.placement.table.items()] if office is not None else []
+        topics = [name for name, _ in office.registry.list_topics(NAMESPACE, "", TOPICS_MAX)] if office else []
         if office is not None and topics:
             destination = self._random.choice((None, *(node.name for node in self._cluster.brokers)))
-            await self._order("unload", TopicMethods(office).rpc_unload(None, self._random.choice(topics), destination))  # type: ignore[arg-type]
+            await self._order(
+                "unload", PlacementMethods(office).rpc_unload(None, self._random.choice(topics), destination)
+            )  # type: ignore[arg-type]
+
+    async def move_slot(self) -> None:
+        """A slot in which something lies is told to move."""
+        office = self._office()
+        used = [slot for slot in range(office.contents.slots) if not office.contents.is_empty(slot)] if office else []
+        if office is not None and used:
+            destination = self._random.choice((None, *(node.name for node in self._cluster.brokers)))
+            await self._order("move-slot", office.rebalancer.move({self._random.choice(used): destination}))
 
     async def rebalance(self) -> None:
         """Topics are told to spread."""

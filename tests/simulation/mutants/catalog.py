@@ -26,6 +26,7 @@ from .policies import POLICIES
 from .repair import REPAIR
 from .schemas import SCHEMAS
 from .silence import SILENCE
+from .slots import SLOTS
 from .termination import TERMINATION
 
 MUTANTS = {
@@ -45,6 +46,7 @@ MUTANTS = {
         *REPAIR,
         *SCHEMAS,
         *SILENCE,
+        *SLOTS,
         *TERMINATION,
     )
 }

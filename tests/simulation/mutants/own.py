@@ -5,8 +5,8 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.coordinator.topic_deletions import TopicDeletions
-from magnetar.actors.coordinator.topic_methods import TopicMethods
+from magnetar.actors.coordinator.owner_methods import PlacementMethods
+from magnetar.actors.coordinator.topic_registry import TopicFacts, TopicRegistry
 from magnetar.actors.coordinator.topic_watchers import TopicWatchers
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.draining import Holding, SlotHoldings
@@ -17,7 +17,6 @@ from magnetar.actors.members.topic_lookup import Lookups
 from magnetar.actors.members.topic_watch import TopicWatch
 from magnetar.actors.topics import persistent
 from magnetar.actors.topics.access_modes import AccessRequest, TopicAccess
-from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.non_persistent import PassingSubscription
 from magnetar.actors.topics.positions import resolve
 from magnetar.actors.topics.topic import SubscriptionStart
@@ -188,10 +187,10 @@ def _acknowledge_what_was_not_opened(stack: ExitStack) -> None:
 
 
 def _create_what_is_looked_up(stack: ExitStack) -> None:
-    async def looking(self: TopicMethods, connection: Any, topic: str) -> str:
+    async def looking(self: PlacementMethods, connection: Any, topic: str) -> str:
         return (await self.rpc_assign(connection, topic)).url
 
-    replace(stack, TopicMethods, "rpc_lookup", looking)
+    replace(stack, PlacementMethods, "rpc_lookup", looking)
 
 
 def _create_for_every_subscriber(stack: ExitStack) -> None:
@@ -204,18 +203,22 @@ def _create_for_every_subscriber(stack: ExitStack) -> None:
 
 
 def _load_while_deleting(stack: ExitStack) -> None:
-    """As it was once: the data goes first, behind assignments that are still good, and only a hold keeps owners off."""
+    """Owners get grants while their topic is deleted, and the mark in its record comes too late to refuse them."""
+    facts = TopicRegistry.facts
 
-    async def remove_group(self: Any, group: Sequence[str]) -> None:
-        await self._delete_data({topic: self._owner_of(topic) for topic in group})
-        await self._placement.remove(group)
+    def all_facts(self: Any, topic: TopicName) -> TopicFacts | None:
+        deleting, self.deleting = self.deleting, {}
+        try:
+            return facts(self, topic)
+        finally:
+            self.deleting = deleting
 
-    async def delete(self: Any, name: TopicName, epoch: int) -> None:
-        await self.release(name.full)
-        await self._delete_ledger(name, self.owned.get(name.full, epoch))
+    async def mark(self: Any, topic: TopicName) -> None:
+        self.deleting[topic.full] = None
 
-    replace(stack, TopicDeletions, "_remove_group", remove_group)
-    replace(stack, Topics, "delete", delete)
+    replace(stack, TopicRegistry, "facts", all_facts)
+    replace(stack, TopicRegistry, "_check_stays", lambda self, topic: None)
+    replace(stack, TopicRegistry, "mark_deleting", mark)
 
 
 def _give_ids_out_again(stack: ExitStack) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.actors.broker.service import BrokerService
-from magnetar.actors.topics import loaded_topics as topics
+from magnetar.actors.coordinator import owner_methods
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
 from magnetar.storage.managed.cursor import Cursor
@@ -30,6 +30,7 @@ from ..checkers.delivery_watch import DeliveryWatch
 from ..checkers.history import History
 from ..checkers.metadata_watch import MetadataWatch
 from ..checkers.policies_agree import policies_agree
+from ..checkers.slots_agree import slots_agree
 from ..checkers.store_watch import StoreWatch, missing_copies
 from ..checkers.validation import Validation
 from ..faults.cluster import ClusterFaults
@@ -62,6 +63,7 @@ REPAIR_LIMIT_S = 90.0
 """I8: a bookie lost forever is in no record, so long after its grace."""
 COLLECT_LIMIT_S = 30.0
 POLICIES_LIMIT_S = 30.0
+SLOTS_LIMIT_S = 30.0
 LOOK_AGAIN_S = 1.0
 ELECTION = "election"
 ELECTING_SHARE = 0.1
@@ -178,6 +180,9 @@ class Scenario:
         await self._quiet()
         await self._cluster.until(
             partial(policies_agree, self._cluster), POLICIES_LIMIT_S, "I8: a broker has policies of its own"
+        )
+        await self._cluster.until(
+            partial(slots_agree, self._cluster), SLOTS_LIMIT_S, "I8: a broker has slots of its own"
         )
         self._compare()
         if self._history.violations:
@@ -392,7 +397,7 @@ def simulate(
         history.deduplicates = settings.deduplication_enabled
         cluster = SimCluster(loop, random, settings, random.choice((3, 4)), 2)
         cluster.deletion_delay_max_s = random.choice((0.0, 0.0, DELETION_DELAY_MAX_S))
-        stack.enter_context(patch.object(topics, "RELEASE_HOLD_S", random.choice((0.2, topics.RELEASE_HOLD_S))))
+        stack.enter_context(patch.object(owner_methods, "GRANTS_PER_PAGE", random.choice((2, 1000))))
         faults = ClusterFaults(cluster, history, Random(random.getrandbits(64))) if with_faults else None
         validation = Validation(Random(random.getrandbits(64)), cluster.records, validate_every)
         cluster.on_service = validation.watch

@@ -174,7 +174,8 @@ class Draining(Workload):
             return ["the coordinator"]
         table = self.cluster.coordinator.service.office.placement.table
         desired = self._supervision.desired
-        return [topic for broker in self._gone if broker not in desired for topic in table.topics_of(broker)]
+        gone = [broker for broker in self._gone if broker not in desired]
+        return [one for broker in gone for one in (*map(str, table.slots_of(broker)), *table.exceptions_of(broker))]
 
 
 def serves(node: Node) -> bool:

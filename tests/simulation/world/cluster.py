@@ -43,6 +43,7 @@ KEYS = RootKeys(b"0123456789abcdef0123456789abcdef")
 RESTART_S = 0.5
 COORDINATOR, BOOKIE, BROKER, CLIENT = "coordinator", "bookie", "broker", "client"
 START_LIMIT_S = 30.0
+SLOTS = 64
 
 
 class Supervision(Protocol):
@@ -156,7 +157,7 @@ class SimCluster:
     async def start(self) -> None:
         """Create the cluster and start all of it."""
         store = MemoryMetadataStore(self.records)
-        await create_cluster(store, CLUSTER_ID, EPOCH_MS)
+        await create_cluster(store, CLUSTER_ID, EPOCH_MS, slots=SLOTS)
         if self.supervision is not None:
             await self.supervision.created(store)
         for node in self.nodes:

@@ -120,8 +120,8 @@ class BrokerFront:
     async def retire(self, name: TopicName) -> None:
         """What the coordinator does with a topic that nobody uses: it asks again, and deletes it."""
         self.retired.append(name.full)
-        await self.topics.release(name.full, unused=True, inactive=True)
-        self.topics.revoke(name.full)
+        self.topics.check_unused(name.full, inactive=True)
+        await self.topics.release(name.full)
         await self.topics.delete(name, 2)
 
     async def _delete_ledger(self, name: TopicName, epoch: int) -> None:

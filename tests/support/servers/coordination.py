@@ -5,12 +5,13 @@ import contextlib
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import uvloop
 
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.coordinator.topic_methods import TopicMethods
+from magnetar.actors.members.contracts_coordinator import TopicGrant
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import NoSuchKey, NotAllowedError
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
@@ -24,12 +25,11 @@ from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
-from magnetar.storage.metadata.store import Guard, MetadataStore, Write, one_result, unpack
+from magnetar.storage.metadata.store import Guard, MetadataStore, Write, one_result
 
 from .open_rpc import OpenService
 
 CLUSTER = "cluster-1"
-NO_VERSION = 1 << 40
 PREFIX = "persistent://public/default/"
 KEYS = RootKeys(b"coordination test secret")
 FAST = Settings(heartbeat_interval_s=0.1, session_timeout_s=0.8, rebalance_delay_s=0.2, auditor_interval_s=3600.0)
@@ -58,6 +58,9 @@ class TestBrokerRpc(OpenService):
 
     def __init__(self) -> None:
         self.released: list[str] = []
+        """Topics."""
+        self.released_slots: list[int] = []
+        self.given_back: list[TopicGrant] = []
         self.used: dict[str, None] = {}
         """Topics that are not inactive."""
         self.deleted: list[tuple[str, int]] = []
@@ -68,10 +71,15 @@ class TestBrokerRpc(OpenService):
         self.delete_gate: asyncio.Event | None = None
         self.metadata: MetadataStore | None = None
 
-    async def rpc_unload(
-        self, connection: RpcConnection, topic: str, unused: bool = False, inactive: bool = False
-    ) -> None:
-        if unused and self.unload_error is not None:
+    async def rpc_release(self, connection: RpcConnection, number: int, slots: list[int], topics: list[str]) -> None:
+        self.released_slots += slots
+        self.released += topics
+
+    async def rpc_take_topics(self, connection: RpcConnection, grants: list[TopicGrant]) -> None:
+        self.given_back += [TopicGrant(*one) for one in grants]
+
+    async def rpc_unload(self, connection: RpcConnection, topic: str, number: int, inactive: bool = False) -> None:
+        if self.unload_error is not None:
             raise self.unload_error
         if inactive and topic in self.used:
             raise NotAllowedError(f"{topic} is in use")
@@ -98,11 +106,27 @@ class TestBrokerRpc(OpenService):
                 await self.metadata.delete(metadata_keys.managed_ledger(TopicName.parse(topic).path), None)
 
 
-class Member:
-    """A registered member; a broker has an internal RPC server of its own."""
+class Assigned(NamedTuple):
+    """The owner of a topic, and the epoch of its slot or exception."""
 
-    def __init__(self, client: CoordinatorClient, rpc: TestBrokerRpc, server: RpcServer | None) -> None:
+    broker: str
+    incarnation: str
+    epoch: int
+
+
+class Member:
+    """A registered member; a broker has an internal RPC server of its own. `topics` gives those that exist."""
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        rpc: TestBrokerRpc,
+        server: RpcServer | None,
+        topics: Callable[[], list[str]],
+    ) -> None:
         self.client = client
+        self.grants: dict[str, TopicGrant] = {}
+        self._topics = topics
         self.rpc = rpc
         rpc.metadata = client.metadata
         self.server = server
@@ -116,25 +140,30 @@ class Member:
     def node_id(self) -> str:
         return self.client.identity.node_id
 
+    @property
+    def assignments(self) -> dict[str, Assigned]:
+        """The owners of the topics that exist, as this member believes."""
+        found = {topic: self.client.slots.entry_of(TopicName.parse(topic)) for topic in self._topics()}
+        return {topic: Assigned(*one.owner, one.epoch) for topic, one in found.items() if one.owner is not None}
+
     def owned(self) -> list[str]:
         """Topics that this member believes to be its own."""
         mine = (self.client.identity.node_id, self.client.identity.incarnation)
-        return sorted(
-            topic for topic, value in self.client.assignments.items() if (value.broker, value.incarnation) == mine
-        )
+        return sorted(topic for topic, value in self.assignments.items() if (value.broker, value.incarnation) == mine)
 
     async def load(self, topic: str) -> None:
-        """Store what a broker stores when it opens a topic: its chain, provided that the topic is assigned as this
-        member believes. Raises ConditionFailed when it is not.
+        """Store what a broker stores when it opens a topic: its chain, provided that the topic is as it was when this
+        member got its first grant. Raises ConditionFailed when it is not.
         """
-        path = TopicName.parse(topic).path
-        found = await self.client.metadata.get(metadata_keys.assignment(path))
-        epoch = self.client.assignments[topic].epoch
-        version = found.version if found is not None and unpack(found.value)["epoch"] == epoch else NO_VERSION
-        needs = Guard(metadata_keys.assignment(path), version)
-        value = ManagedLedgerRecord(epoch).pack()
+        name = TopicName.parse(topic)
+        grant = self.grants.get(topic) or (await self.client.ask.assign(topic=topic)).grant
+        assert grant is not None and grant.version is not None
+        self.grants[topic] = grant
+        whole = name.without_partition() if grant.partitions else name
+        needs = Guard(metadata_keys.topic(whole.path), grant.version)
+        value = ManagedLedgerRecord(grant.epoch).pack()
         one_result(
-            await self.client.metadata.write_many([Write(metadata_keys.managed_ledger(path), value, None, needs)])
+            await self.client.metadata.write_many([Write(metadata_keys.managed_ledger(name.path), value, None, needs)])
         )
 
     async def stop(self) -> None:
@@ -167,6 +196,12 @@ class Coordination:
         self._address = self.coordinator.address
         return self.coordinator
 
+    def topics(self) -> list[str]:
+        """Partitions and plain topics that exist."""
+        contents = self.coordinator.office.contents
+        members = [one for slot in range(contents.slots) for one in contents.members(slot)]
+        return [topic if index < 0 else TopicName.parse(topic).partition_name(index) for topic, index in members]
+
     async def locate(self) -> tuple[str, int]:
         return self._address
 
@@ -186,7 +221,7 @@ class Coordination:
         if role == ROLE_BROKER:
             server = RpcServer(self.env, identity, KEYS, rpc, frame_size_max=1 << 20)
             data = {"url": f"pulsar://{node_id}:6650", "rpc": list(await server.start("127.0.0.1")), **data}
-        member = Member(client, rpc, server)
+        member = Member(client, rpc, server, self.topics)
         self.members.append(member)
         await client.start(5)
         await client.register("127.0.0.1", 6650, data, 5)
@@ -199,6 +234,7 @@ class Coordination:
         """The coordinator takes office on a thread of its own; whoever calls closes it, instead of `close`."""
         found = await asyncio.to_thread(CoordinatorThread, self.store, self.settings)
         self._address = found.service.address
+        self.coordinator = found.service
         return found
 
     async def close_members(self) -> None:

@@ -137,11 +137,11 @@ async def test_a_topic_that_is_used_between_the_two_looks_stays() -> None:
         name = TopicName.parse(TOPIC)
         for _ in range(2):
             with pytest.raises(NotAllowedError):
-                await front.topics.release(TOPIC, unused=True, inactive=True)
+                front.topics.check_unused(TOPIC, inactive=True)
             assert front.topics.owns(TOPIC) and (await front.topics.get(name)).state.value == "open"
             await peer.close()
         with pytest.raises(NotAllowedError):
-            await front.topics.release("persistent://public/default/unloaded", inactive=True)
+            front.topics.check_unused("persistent://public/default/unloaded", inactive=True)
 
 
 async def test_the_cursor_of_a_compaction_and_a_pin_keep_a_topic() -> None:

@@ -5,14 +5,28 @@ from typing import Any
 
 import pytest
 
-from magnetar.actors.members.contracts_coordinator import CoordinatorContract
+from magnetar.actors.members.contracts_coordinator import CoordinatorContract, Owner
 from magnetar.actors.members.matched_topics import MatchedLists
 from magnetar.actors.members.topic_lookup import Lookups, pages
 from magnetar.actors.members.topic_watch import TopicWatch
 from magnetar.protocol.errors import InvalidTopicName, NotAllowedError, TopicNotFound
+from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 
 PREFIX = "persistent://public/default/"
+
+
+class Nothing:
+    """A broker that owns no topics."""
+
+    def owns(self, name: TopicName) -> bool:
+        return False
+
+    async def claimed(self, found: Owner) -> bool:
+        return False
+
+
+NOTHING = Nothing()
 
 
 class ListingCoordinator:
@@ -35,7 +49,7 @@ class ListingCoordinator:
 def lookups_over(coordinator: Any) -> Lookups:
     given: Callable[[], Any] = lambda: coordinator  # noqa: E731
     lists = MatchedLists(TopicWatch(Environment.real(1), given))
-    return Lookups(given, lambda name: False, 10, lists)
+    return Lookups(given, NOTHING, 10, lists)
 
 
 @pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 12_345])

@@ -50,20 +50,23 @@ async def test_loads_are_bounded_and_those_with_a_client_go_first():
         await until(lambda: len(front.topics.loaded) == 20)
 
 
-async def test_a_client_that_comes_before_the_news_waits_for_it_a_little(monkeypatch):
+async def test_a_topic_that_is_not_owned_is_asked_for():
     async with broker_front() as front:
         name = TopicName.parse("persistent://public/default/soon")
+
+        def grant(topic):
+            front.topics.assign(topic.full, 1, load=False)
+            return True
+
+        front.lookups.grant = grant
         early = [asyncio.create_task(front.topics.get(name)) for _ in range(2)]
-        await asyncio.sleep(0.01)
-        front.topics.assign(name.full, 1, load=False)
         assert (await early[0]).name == name and (await early[1]).name == name
-        monkeypatch.setattr("magnetar.actors.topics.loaded_topics.ASSIGNMENT_WAIT_S", 0.02)
+        front.lookups.grant = lambda topic: False
         with pytest.raises(ServiceUnitNotReady):
-            await front.topics.get(TopicName.parse("never"))
-        assert not front.topics._news
+            await front.topics.get(TopicName.parse("elsewhere"))
 
 
-async def test_a_stale_owner_refuses_without_asking_again(monkeypatch):
+async def test_a_stale_owner_opens_nothing_more_without_a_new_grant():
     async with broker_front() as front:
 
         async def stale(name, epoch):
@@ -148,19 +151,17 @@ async def test_a_revoked_topic_completes_its_publishes_then_sends_its_clients_aw
         await peer.close()
 
 
-async def test_a_released_topic_is_refused_until_the_assignment_changes(monkeypatch):
+async def test_a_released_topic_is_refused_until_it_is_granted_again():
     async with broker_front() as front:
+        revoked = []
+        front.topics.on_revoked = revoked.append
         await front.topics.get(NAME)
         await front.topics.release(TOPIC)
-        assert front.ledger.closed
+        assert front.ledger.closed and revoked == [TOPIC]
         with pytest.raises(ServiceUnitNotReady):
             await front.topics.get(NAME)
         front.topics.assign(TOPIC, 2, load=False)
         assert (await front.topics.get(NAME)).epoch == 2
-        monkeypatch.setattr("magnetar.actors.topics.loaded_topics.RELEASE_HOLD_S", 0.02)
-        await front.topics.release(TOPIC)
-        await asyncio.sleep(0.05)  # nobody moved it: it is still ours
-        await front.topics.get(NAME)
 
 
 async def test_a_failed_load_is_an_error_for_those_who_wait_and_tried_again_by_the_next(monkeypatch):
@@ -185,38 +186,21 @@ async def test_a_failed_load_is_an_error_for_those_who_wait_and_tried_again_by_t
         await front.topics.get(NAME)
 
 
-async def test_a_topic_that_is_to_be_deleted_is_refused_until_the_coordinator_denies_it(monkeypatch):
-    monkeypatch.setattr("magnetar.actors.topics.loaded_topics.RELEASE_HOLD_S", 0.01)
-    async with broker_front() as front:
-        await front.topics.get(NAME)
-        asked = 0
-
-        def being_deleted(name: TopicName) -> bool:
-            nonlocal asked
-            asked += 1
-            raise ServiceUnitNotReady(f"{name.full} is being deleted")
-
-        front.lookups.grant = being_deleted
-        await front.topics.release(TOPIC, unused=True)
-        await until(lambda: asked >= 3)
-        with pytest.raises(ServiceUnitNotReady):
-            await front.topics.get(NAME)
-        front.lookups.grant = lambda name: True
-        await until(lambda: front.topics.owns(TOPIC))
-        assert (await front.topics.get(NAME)).epoch == 1
-
-
-async def test_a_release_of_unused_topics_refuses_one_with_a_client_and_leaves_it():
+async def test_a_topic_with_a_client_is_in_use():
     async with broker_front() as front:
         peer = await front.peer()
         await peer.producer(TOPIC)
         with pytest.raises(NotAllowedError):
-            await front.topics.release(TOPIC, unused=True)
+            front.topics.check_unused(TOPIC)
         peer.send_entry(entry(), 0)
         await peer.expect(BaseCommand.SEND_RECEIPT)
         await front.topics.release(TOPIC)
         await peer.expect(BaseCommand.CLOSE_PRODUCER)
         assert (await peer.producer(TOPIC)).error == ServerError.ServiceNotReady
+        front.topics.check_unused(TOPIC)
+        with pytest.raises(NotAllowedError):
+            front.topics.check_unused(TOPIC, inactive=True)  # nobody knows when it was used last
+        front.topics.check_unused("non-persistent://public/default/t", inactive=True)
         await peer.close()
 
 

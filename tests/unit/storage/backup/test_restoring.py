@@ -16,6 +16,7 @@ from magnetar.storage.backup.restoring import (
 )
 from magnetar.storage.metadata import keys
 from magnetar.storage.metadata.ledger_ids import GAP, RestoredIds
+from magnetar.storage.metadata.slot_rows import EPOCH_SHIFT, SlotEntry, SlotOwner, SlotRows, decode_page
 from magnetar.storage.metadata.store import Versioned
 
 BACKUP = CheckedBackup("/backup", BackupHead("c", 1, 5, "sqlite"), 0, "digest")
@@ -31,8 +32,8 @@ def restored(*records: MetadataRecord) -> dict[str, MetadataRecord]:
 
 def test_no_version_epoch_or_number_of_the_lost_time_comes_again() -> None:
     producer = keys.counter(keys.PRODUCER_COUNTER)
-    found = restored(MetadataRecord(producer, 1, pack({"next": 7})), MetadataRecord("topics/x", 12, b"as it is"))
-    assert found["topics/x"] == MetadataRecord("topics/x", 12 + VERSIONS, b"as it is")
+    found = restored(MetadataRecord(producer, 1, pack({"next": 7})), MetadataRecord("pins/x", 12, b"as it is"))
+    assert found["pins/x"] == MetadataRecord("pins/x", 12 + VERSIONS, b"as it is")
     assert unpack(found[keys.COORDINATOR_EPOCH].value) == {"epoch": 4 + EPOCHS}
     assert unpack(found[producer].value) == {"next": 7 + NUMBERS}
     assert restored_floor(BACKUP, 99) == 5 + VERSIONS
@@ -82,3 +83,19 @@ def test_a_backup_without_a_cluster_or_with_a_broken_counter_is_refused() -> Non
             list(restored_records(BACKUP, records, 0))
     with pytest.raises(MetadataError, match="counters/ledger"):
         restored(MetadataRecord(keys.counter(keys.LEDGER_COUNTER), 0, pack({"other": 1})))
+
+
+def test_epochs_of_slots_and_topics_rise_above_those_of_the_lost_time() -> None:
+    topic, owner = "persistent://public/default/t", SlotOwner("b", "1")
+    rows = SlotRows({3: SlotEntry(owner, 9), 4: SlotEntry(None, 0)}, {topic: SlotEntry(owner, 12)})
+    found = restored(
+        MetadataRecord(keys.slot_page(0), 1, rows.pack()),
+        MetadataRecord("topics/old", 1, pack({"partitions": 3})),
+        MetadataRecord("topics/new", 1, pack({"partitions": 3, "epoch": 11})),
+    )
+    more = EPOCHS << EPOCH_SHIFT
+    assert decode_page(found[keys.slot_page(0)].value) == SlotRows(
+        {3: SlotEntry(owner, 9 + more), 4: SlotEntry(None, more)}, {topic: SlotEntry(owner, 12 + more)}
+    )
+    assert unpack(found["topics/old"].value) == {"partitions": 3}
+    assert unpack(found["topics/new"].value) == {"partitions": 3, "epoch": 11 + more}

@@ -1,0 +1,199 @@
+"""Which grants of the coordinator a broker takes, and when it gives topics up."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from magnetar.actors.broker.ownership import Ownership
+from magnetar.actors.members.contracts_coordinator import GrantPage, Owner, TopicGrant
+from magnetar.actors.members.feeds import KnownTopics
+from magnetar.actors.members.slot_view import SlotView
+from magnetar.protocol.errors import CoordinatorUnavailable, NotAllowedError, ServiceUnitNotReady
+from magnetar.protocol.slots import slot_of
+from magnetar.protocol.topics import TopicName
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner, SlotRows
+from magnetar.storage.metadata.store import Guard
+from support.servers.broker_bench import BrokerFront, broker_front, until
+
+SLOTS = 64
+NAME = TopicName.parse("persistent://public/default/granted")
+SLOT = slot_of(NAME, SLOTS)
+ME = SlotOwner("broker-1", "1")
+OTHER = SlotOwner("broker-2", "1")
+
+
+class Link:
+    """A coordinator's word, said by the test. `granted` are the topics that it knows, by slot."""
+
+    def __init__(self) -> None:
+        self.identity = SimpleNamespace(node_id=ME.broker, incarnation=ME.incarnation)
+        self.epoch = 1
+        self.slots = SlotView(SLOTS)
+        self.slots.take_listing(0, SlotRows())
+        self.owned: Any = None
+        self.known_topics = KnownTopics()
+        self.ask = self
+        self.granted: dict[int, list[TopicGrant]] = {}
+        self.questions: list[list[int]] = []
+        self.away = 0
+
+    def tell(self, rows: SlotRows) -> None:
+        changed = self.slots.take_changes(self.slots.number + 1, rows)
+        self.owned.slots_changed(changed)
+
+    def give(self, owner: SlotOwner, epoch: int) -> None:
+        self.tell(SlotRows({SLOT: SlotEntry(owner, epoch)}))
+
+    async def slot_topics(self, *, slots: list[int]) -> GrantPage:
+        self.questions.append(slots)
+        if self.away:
+            self.away -= 1
+            raise CoordinatorUnavailable("away")
+        return GrantPage(self.granted.get(slots[0], []), 1)
+
+    async def assign(self, *, topic: str, create: bool) -> Owner:
+        entry = self.slots.entry_of(TopicName.parse(topic))
+        assert entry.owner is not None
+        return Owner(*entry.owner, entry.epoch, "", grant(entry.epoch, 100, topic))
+
+
+def grant(epoch: int, number: int, topic: str = NAME.full, version: int | None = 7) -> TopicGrant:
+    return TopicGrant(topic, epoch, epoch, version, 0, number)
+
+
+def owner(given: TopicGrant | None) -> Owner:
+    return Owner(*ME, 1, "", given)
+
+
+def attached(front: BrokerFront) -> tuple[Ownership, Link]:
+    ownership, link = Ownership(front.env, front.topics), Link()
+    link.owned = ownership
+    ownership.begin(link)  # type: ignore[arg-type]
+    return ownership, link
+
+
+async def test_the_topics_of_a_slot_that_is_gained_are_asked_for_and_loaded() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.away = 2
+        link.granted[SLOT] = [grant(5, 10)]
+        link.give(ME, 5)
+        await until(lambda: NAME.full in front.topics.loaded)
+        assert link.questions == [[SLOT]] * 3 and link.known_topics.get(NAME.full) == 0
+        assert ownership.guard(NAME, 5) == Guard(metadata_keys.topic(NAME.path), 7)
+        with pytest.raises(ServiceUnitNotReady):
+            ownership.guard(NAME, 4)
+        link.give(OTHER, 6)
+        assert not front.topics.owns(NAME.full) and not ownership._grants and not ownership._by_slot
+        await ownership.close()
+
+
+@pytest.mark.parametrize("given", [grant(4, 10), grant(6, 10), None], ids=["of before", "of later", "none"])
+async def test_a_grant_counts_under_the_present_epoch_of_its_slot_only(
+    given: TopicGrant | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.actors.broker.ownership.NEWS_WAIT_S", 0.01)
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        assert not await ownership.claimed(owner(given)) and NAME.full not in front.topics.owned
+        assert await ownership.claimed(owner(grant(5, 10))) and front.topics.owns(NAME.full)
+        await ownership.close()
+
+
+async def test_a_grant_waits_for_the_change_of_slots_that_it_belongs_to() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(OTHER, 4)
+        claim = asyncio.create_task(ownership.claimed(owner(grant(5, 10))))
+        await asyncio.sleep(0)
+        link.give(ME, 5)
+        assert await claim
+        await ownership.close()
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["topic", "slot"])
+async def test_a_grant_from_before_a_release_is_void_and_a_later_one_ends_the_release(alone: bool) -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        assert await ownership.claimed(owner(grant(5, 10)))
+        await front.topics.get(NAME)
+        assert ownership.owns(NAME)
+        await ownership.release(20, () if alone else (SLOT,), (NAME.full,) if alone else ())
+        assert not front.topics.loaded and not ownership.owns(NAME)
+        for late in (grant(5, 10), grant(5, 19)):
+            assert not await ownership.claimed(owner(late))
+            ownership.take_back([late])
+        assert NAME.full not in front.topics.owned
+        ownership.take_back([grant(5, 21)])
+        await until(lambda: NAME.full in front.topics.loaded)
+        link.give(ME, 8)
+        assert not front.topics.owns(NAME.full) and ownership.owns(NAME)
+        await ownership.close()
+
+
+async def test_a_release_of_a_topic_that_is_not_granted_yet_counts_too() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        await ownership.unload(NAME.full, 20, inactive=False)
+        assert not await ownership.claimed(owner(grant(5, 19)))
+        await ownership.close()
+
+
+async def test_a_topic_in_use_is_not_unloaded_and_its_grant_stays() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        assert await ownership.claimed(owner(grant(5, 10)))
+        peer = await front.peer()
+        await peer.producer(NAME.full)
+        with pytest.raises(NotAllowedError):
+            await ownership.unload(NAME.full, 20, inactive=False)
+        assert front.topics.owns(NAME.full) and ownership.owns(NAME)
+        await peer.close()
+        await ownership.close()
+
+
+async def test_a_topic_that_moved_alone_comes_and_goes_without_its_slot() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(OTHER, 4)
+        link.tell(SlotRows({}, {NAME.full: SlotEntry(ME, 9)}))
+        await until(lambda: NAME.full in front.topics.loaded)
+        assert front.topics.owned[NAME.full] == 9
+        link.give(OTHER, 10)
+        assert NAME.full not in front.topics.owned
+        await ownership.close()
+
+
+async def test_topics_without_a_record_end_with_the_coordinator_that_knew_them() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        passing = "non-persistent://public/default/granted"
+        link.tell(SlotRows({slot_of(TopicName.parse(passing), SLOTS): SlotEntry(ME, 6)}))
+        epoch = link.slots.entry_of(TopicName.parse(passing)).epoch
+        assert await ownership.claimed(owner(grant(epoch, 10, passing, None)))
+        for coordinator, kept in ((1, True), (1, True), (2, False)):
+            link.epoch = coordinator
+            ownership.registered()
+            assert front.topics.owns(passing) == kept
+        await ownership.close()
+
+
+async def test_nothing_of_an_incarnation_is_left_when_it_ends() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        assert await ownership.claimed(owner(grant(5, 10)))
+        ownership.end()
+        await front.topics.close_all()
+        link.give(ME, 6)
+        assert not ownership._grants and not ownership._gained
+        assert not await ownership.claimed(owner(grant(5, 11))) and not ownership.owns(NAME)
+        await ownership.close()
