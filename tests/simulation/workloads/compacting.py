@@ -111,10 +111,7 @@ class Compacting(Workload):
                 for topic in list(node.service.topics.loaded.values()):
                     if self.topic in topic.name.full and topic.is_open:
                         if topic.compaction.state is not CompactionState.RUNNING:
-                            asking = node.process.spawn(_start(topic), "begin to compact")
-                            await asyncio.wait((asking,))  # cancelled if the broker is killed before it begins
-                            if not asking.cancelled():
-                                asking.result()
+                            await self.ask(node, _start(topic), "begin to compact")
 
     def _horizons(self) -> list[tuple[str, Position]]:
         """Where the compacted part ends, as brokers see it. They learn of a switch behind the metadata."""
