@@ -18,7 +18,8 @@ from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.metadata.memory import MemoryRecords
-from magnetar.storage.metadata.store import Versioned, pack
+from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner, SlotPage, SlotRows
+from magnetar.storage.metadata.store import Versioned
 from simulation.checkers.history import History, LogMessage, Place
 from simulation.checkers.metadata_watch import MetadataWatch
 from simulation.checkers.store_watch import StoreWatch, missing_copies
@@ -212,12 +213,23 @@ def test_ledgers_that_are_named_and_gone() -> None:
     assert broken(history) == ["I2"]
 
 
-def test_an_assignment_under_an_epoch_that_was() -> None:
+def test_a_slot_has_another_owner_under_an_epoch_that_was() -> None:
     history = History()
-    watch, key = MetadataWatch(history, MemoryRecords()), metadata_keys.assignment("x")
-    for epoch in (3, 4, 4):
+    watch, key = MetadataWatch(history, MemoryRecords()), metadata_keys.slot_page(0)
+    for owner, epoch in (("b", 3), ("b", 3), ("c", 4), ("b", 4)):
         assert history.violations == []
-        watch.changed(key, None, Versioned(pack({"broker": "b", "incarnation": "1", "epoch": epoch}), 0))
+        page = SlotPage(0, 64, SlotRows({0: SlotEntry(SlotOwner(owner, "1"), epoch)}))
+        watch.changed(key, None, Versioned(page.pack(), 0))
+    assert broken(history) == ["I2"]
+
+
+def test_a_topic_that_was_moved_alone_has_another_owner_under_an_epoch_that_was() -> None:
+    history = History()
+    watch, key = MetadataWatch(history, MemoryRecords()), metadata_keys.slot_page(0)
+    for owner, epoch in (("b", 3), ("c", 4), ("b", 3)):
+        assert history.violations == []
+        rows = SlotRows({}, {"persistent://public/default/t": SlotEntry(SlotOwner(owner, "1"), epoch)})
+        watch.changed(key, None, Versioned(SlotPage(0, 64, rows).pack(), 0))
     assert broken(history) == ["I2"]
 
 
