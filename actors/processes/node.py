@@ -19,6 +19,7 @@ class Member:
         self.node = plan.node
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._started: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self.service: MemberService = build_member(env, plan, locate, self._failed)
 
     async def start(self) -> None:
@@ -28,7 +29,16 @@ class Member:
         await asyncio.shield(self._started)
 
     async def close(self) -> None:
-        """Close the service in good order, also one that is still starting or failed to."""
+        """Close the service in good order, also one that is still starting or failed to.
+
+        A second call waits for the first. A caller that is cancelled does not stop the service half-way: it would keep
+        its sockets.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close(), name=f"close-{self.node.node_id}")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         if self._started is not None and not self._started.done():
             self._started.cancel()
             await asyncio.wait([self._started])
