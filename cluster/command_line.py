@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -153,10 +153,12 @@ def status(
     from .ray_cluster import find_on_ray
     from .status_table import print_status
 
-    with clear_errors():
+    printed = sys.stdout
+    # Ray prints news of its nodes at any time, and they are no JSON.
+    with clear_errors(), redirect_stdout(sys.stderr if as_json else printed):
         found = find_on_ray(data_dir or default_data_directory()).status()
         if as_json:
-            print(json.dumps(found, indent=2, sort_keys=True, default=str))
+            print(json.dumps(found, indent=2, sort_keys=True, default=str), file=printed)
         else:
             print_status(console, found)
 

@@ -14,7 +14,7 @@ from support.nodes.namespaces import reason_to_skip
 from support.nodes.ray_hosts import NodesCluster, RayHosts
 
 PROCESSES = ["bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2", "admin", "coordinator"]
-NO_PART = ("tests", "docs", "bench", "k8s", ".*", "__pycache__", "*.lock")
+NO_PART = ("tests", "docs", "bench", "k8s", "build", "dist", ".*", "__pycache__", "*.lock")
 RESTART_TIMEOUT_S = 300.0
 
 

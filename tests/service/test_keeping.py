@@ -11,7 +11,7 @@ import pytest
 
 import magnetar
 from magnetar.actors.admin.topic_figures import topic_json
-from magnetar.actors.broker.methods import PlacementMethods
+from magnetar.actors.broker.methods import OwnerMethods
 from magnetar.protocol.errors import SubscriptionNotFound
 from magnetar.storage.managed import trimming
 from support.servers.embedded_cluster import EmbeddedCluster
@@ -182,7 +182,7 @@ def test_an_operator_expires_what_is_older_than_asked(side: Any, cluster: Embedd
     producer = side.client.create_producer(topic)
     for number in range(12):
         producer.send(b"%d" % number)
-    methods: Any = PlacementMethods(cluster.brokers[cluster.owner(topic)].topics, list)
+    methods: Any = OwnerMethods(cluster.brokers[cluster.owner(topic)].topics, list)
     assert cluster.run(methods.rpc_expire_messages(None, topic, 60, "s")) == 0
     time.sleep(0.01)  # a message is not older than 0 s in the millisecond in which it was published
     assert cluster.run(methods.rpc_expire_messages(None, topic, 0)) == 12
