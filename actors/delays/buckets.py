@@ -347,6 +347,7 @@ class DelayBuckets:
             )
         finally:
             self._sealing = False
+        self.grown()  # by what came meanwhile, if nothing comes any longer
 
     async def _store_runs(self) -> None:
         runs: list[tuple[TimedRun, int]] = []
