@@ -96,6 +96,15 @@ class Supervision:
             if watch.process.alive:
                 watch.process.loop.call_soon(watch.changed, context=watch.context)
 
+    def member(self, name: str) -> Node:
+        """Who is to begin. One that a superseded coordinator begins, and is retired, is waited for by nobody."""
+        member = self.cluster.member(name)
+        if name not in self.desired:
+            self.cluster.retire(member)
+            member.wanted = True
+            self._retired[name] = member
+        return member
+
     def erase(self, bookie: str) -> None:
         """A directory is emptied."""
         node = self._retired.pop(bookie, None) or self.cluster.member(bookie)
@@ -167,7 +176,7 @@ class Launcher:
         """The process that runs, once its service has started."""
         if node.role == ROLE_ADMIN:
             return MemberProcess(None, None)
-        member = self._cluster.member(node.node_id)
+        member = self._supervision.member(node.node_id)
         if not member.running:
             return None
         return await self._started(member)
@@ -175,7 +184,7 @@ class Launcher:
     async def launch(self, node: NodePlan) -> MemberProcess:
         if node.role == ROLE_ADMIN:
             return MemberProcess(None, None)
-        member = self._cluster.member(node.node_id)
+        member = self._supervision.member(node.node_id)
         self._supervision.runs_on[member.name] = node.ray_node_id
         while not member.wanted:  # a fault keeps it down
             if member.gone:
