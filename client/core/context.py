@@ -10,8 +10,9 @@ from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from ..schemas.versions import SchemaVersions
 from .configuration import ClientConfiguration
+from .connection_pool import ConnectionPool
 from .forking import inherited_error, release_sockets, watch
-from .lookup import ConnectionPool, Lookup
+from .lookup import Lookup
 from .memory_limit import MemoryLimit
 from .threading_bridge import Handover
 

@@ -1,8 +1,9 @@
-"""Finding brokers: connections shared by address, and the owner of a topic.
+"""Finding brokers: one that answers, and the owner of a topic.
 
 Any broker answers LOOKUP and PARTITIONED_METADATA. The service URL's hosts are tried in turn, beginning at a random
 one; one that works is kept. Behind them come the brokers that lookups named. One that is silent, or whose connection
-has ended, comes last. If a host does not answer at once, the next one is tried beside it (`CONNECT_STAGGER_S`).
+has ended, comes last. If a host does not answer at once, the next one is tried beside it (`CONNECT_STAGGER_S`). If a
+host refuses the connection, because it has reached its limit, say, the next one is tried at once.
 
 A lookup follows redirects. It is repeated with back-off while the failure is temporary (`is_retriable`) and the
 operation's time-out has not passed. A topic's owner may have been lost a moment ago, and a connection to it hang. So a
@@ -15,7 +16,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import TypeVar
 
 from google.protobuf.message import Message as WireMessage
@@ -26,8 +26,10 @@ from ...protocol.errors import (
     ConnectError,
     ConnectionClosed,
     MagnetarError,
+    NotAllowedError,
     ProtocolError,
     Timeout,
+    TooManyLookupRequestException,
     exception_for_server_error,
     is_retriable,
 )
@@ -45,18 +47,15 @@ from ...protocol.pulsar_pb2 import (
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.tasks import Tasks
 from ..network.service_url import format_address, goes_through_proxy, parse_service_url
 from ..schemas.schema import SchemaInfo
 from .configuration import ClientConfiguration
-from .connection import Answer, ClientConnection, connect
+from .connection import Answer, ClientConnection
+from .connection_pool import ConnectionPool, retrieve
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-AskElsewhere = Callable[[ClientConnection, str, bool], Awaitable[str]]
-"""See `Lookup.elsewhere`."""
 
 REDIRECTS_MAX = 20
 PARTITIONS_MAX = 100_000
@@ -71,85 +70,6 @@ NEW_CONNECTION_S = 2.0
 """For a new connection to a silent broker, and a question on it."""
 TRY_TIMEOUT_S = 5.0
 """One question to one broker: a broker that has stopped keeps its sockets open, and another one can answer as well."""
-
-
-class ConnectionPool:
-    """One connection for each address (and broker behind it, through a proxy), made when first asked for."""
-
-    def __init__(self, configuration: ClientConfiguration) -> None:
-        self._configuration = configuration
-        self._connections: dict[tuple[Address, Address | None], ClientConnection] = {}
-        self._connecting: dict[tuple[Address, Address | None], asyncio.Task[ClientConnection]] = {}
-        self.elsewhere: AskElsewhere | None = None
-        """What connections ask when their broker is silent."""
-        self._tasks = Tasks()
-        self._closed = False
-
-    def sockets(self) -> list[int]:
-        """The numbers of the open connections' sockets."""
-        return [number for number in (one.socket_number() for one in self._connections.values()) if number >= 0]
-
-    async def get(self, address: Address, broker: Address | None = None) -> ClientConnection:
-        """The connection to `address`. Raises ConnectError, AlreadyClosed."""
-        if self._closed:
-            raise AlreadyClosed("the client is closed: create a new one")
-        key = (address, broker)
-        found = self._connections.get(key)
-        if found is not None and not found.closed:
-            return found
-        task = self._connecting.get(key)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._connect(key), name=f"connect to {address}")
-            task.add_done_callback(_retrieve)
-            self._connecting[key] = task
-        # Shielded: others may be waiting for the same connection.
-        return await asyncio.shield(task)
-
-    def rank(self, address: Address) -> int:
-        """How good `address` is to ask, lower is better: connected, unknown, silent or its connection has ended."""
-        found = self._connections.get((address, None))
-        if found is None:
-            return 1
-        return 2 if found.closed or found.liveness.doubted else 0
-
-    def live(self, address: Address) -> ClientConnection | None:
-        """The connection to `address`, if there is one, and its broker is not silent."""
-        return None if self.rank(address) else self._connections[address, None]
-
-    async def alone(self, address: Address, broker: Address | None) -> ClientConnection:
-        """A new connection that nobody else uses; the caller closes it. Raises ConnectError."""
-        return await connect(self._configuration, address, broker)
-
-    async def _connect(self, key: tuple[Address, Address | None]) -> ClientConnection:
-        try:
-            connection = await connect(self._configuration, *key)
-        finally:
-            self._connecting.pop(key, None)
-        if self._closed:
-            connection.close()
-            raise AlreadyClosed("the client is closed: create a new one")
-        self._connections[key] = connection
-        if self.elsewhere is not None:
-            connection.liveness.ask_by(partial(self.elsewhere, connection), self._tasks.spawn)
-        return connection
-
-    async def close(self) -> None:
-        """Close all connections; endpoints that are still on them are told."""
-        self._closed = True
-        tasks = list(self._connecting.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._tasks.close()
-        for connection in list(self._connections.values()):
-            connection.close(AlreadyClosed("the client is closed: create a new one"))
-        self._connections.clear()
-
-
-def _retrieve(task: asyncio.Task[ClientConnection]) -> None:
-    """Look at the outcome, so that a failure after all waiters have gone is not reported as forgotten."""
-    if not task.cancelled():
-        task.exception()
 
 
 class Lookup:
@@ -235,7 +155,7 @@ class Lookup:
         """
         async with self._limit:
             connection, owner, proxied = await self._owner(await self._any_broker(), topic)
-        return await self._reach(connection.address, owner) if proxied else await self._reach(owner)
+        return await self._through(connection.address, owner) if proxied else await self._reach(owner)
 
     async def _owner(self, connection: ClientConnection, topic: str) -> tuple[ClientConnection, Address, bool]:
         """Who says who owns `topic`, the owner, and whether the owner is reached through the one that says it.
@@ -261,7 +181,7 @@ class Lookup:
             if answer.response == CommandLookupTopicResponse.Connect:
                 return connection, owner, proxied
             authoritative = answer.authoritative
-            connection = await (self._reach(connection.address, owner) if proxied else self._reach(owner))
+            connection = await (self._through(connection.address, owner) if proxied else self._reach(owner))
         raise TopicLookupError(f"the lookup of {topic} was redirected more than {REDIRECTS_MAX} times")
 
     def _learn(self, owner: Address) -> None:
@@ -271,12 +191,28 @@ class Lookup:
             del self._known[next(iter(self._known))]
 
     async def _reach(self, address: Address, broker: Address | None = None) -> ClientConnection:
-        """A connection to a broker that may be lost. Raises ConnectError, also when it takes too long."""
+        """A connection to a broker that may be lost.
+
+        Raises ConnectError, also when it takes too long, and what the broker refuses it with.
+        """
         try:
             async with asyncio.timeout(CONNECT_WAIT_S):
                 return await self._pool.get(address, broker)
         except TimeoutError as error:
             raise ConnectError(f"cannot connect to {format_address(address)}: no answer yet") from error
+
+    async def _through(self, proxy: Address, owner: Address) -> ClientConnection:
+        """A connection to `owner` through `proxy`, or through another host if that one forwards too many already.
+
+        Raises as `_reach`, and TooManyLookupRequestException if no host has room.
+        """
+        refusals: list[TooManyLookupRequestException] = []
+        for address in dict.fromkeys([proxy, *self._hosts]):
+            try:
+                return await self._reach(address, owner)
+            except TooManyLookupRequestException as error:
+                refusals.append(error)
+        raise refusals[0]
 
     async def elsewhere(self, suspect: ClientConnection, topic: str, silent: bool) -> str:
         """What speaks against staying with `suspect` for a topic; empty if nothing does, or nobody can tell.
@@ -291,6 +227,9 @@ class Lookup:
                 _, owner, _ = await self._owner(await self._reach(address), topic)
             except (ConnectError, ConnectionClosed, TimeoutError):
                 proxy_answers = proxy_answers and address != suspect.address
+                continue
+            except NotAllowedError as error:  # it has reached its limit of connections; the next one may have room
+                logger.debug("%s does not say who owns %s: %s", format_address(address), topic, error)
                 continue
             except MagnetarError as error:
                 logger.debug("nobody says who owns %s: %s", topic, error)
@@ -404,16 +343,21 @@ class Lookup:
             return connection
         try:
             return await self._first_of(addresses)
-        except ConnectError:
-            # All are gone: brokers found through Ray may have come back elsewhere.
+        except AlreadyClosed:
+            raise
+        except MagnetarError:
+            # All are gone or refuse: brokers found through Ray may have come back elsewhere, or there are more.
             await self._refresh()
             raise
 
     async def _first_of(self, addresses: list[Address]) -> ClientConnection:
-        """The first connection that stands, each address tried a moment after the one before. Raises ConnectError."""
+        """The first connection that stands, each address tried a moment after the one before.
+
+        Raises what the last broker said, a failure that may pass before a refusal that lasts.
+        """
         waiting = deque(addresses)
         trying: dict[asyncio.Task[ClientConnection], Address] = {}
-        failure: ConnectError | None = None
+        failure: MagnetarError | None = None
         try:
             while waiting or trying:
                 if waiting:
@@ -425,15 +369,18 @@ class Lookup:
                     address = trying.pop(task)
                     try:
                         connection = task.result()
-                    except ConnectError as error:
-                        failure = error
+                    except AlreadyClosed:
+                        raise
+                    except MagnetarError as error:
+                        if failure is None or error.retriable:
+                            failure = error
                         continue
                     if address in self._hosts:
                         self._current = self._hosts.index(address)
                     return connection
         finally:
             for task in trying:
-                task.add_done_callback(_retrieve)
+                task.add_done_callback(retrieve)
                 task.cancel()
         raise failure or ConnectError("the service URL names no host")
 

@@ -1,7 +1,8 @@
 """A small broker in memory, to test the client against: one process, no storage, faults on request.
 
 It speaks the protocol over real sockets, knows topics (lists of entries in one ledger each), Exclusive and Shared
-subscriptions and readers, and can lose receipts, refuse sends, drop connections, redirect look-ups, corrupt entries.
+subscriptions and readers, and can refuse connections, lose receipts, refuse sends, drop
+connections, redirect look-ups, corrupt entries.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.protocol.commands import encode, message_header, pong, send_error, send_receipt
+from magnetar.protocol.commands import BROKER_REQUEST_ID, encode, message_header, pong, send_error, send_receipt
 from magnetar.protocol.entries import parse_metadata
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.frames import FrameDecoder
@@ -131,6 +132,7 @@ class FakeBroker:
         self.partitions: dict[str, int] = {}
         self.connections: list[Connection] = []
         self.log: list[tuple[str, Any]] = []
+        self.connect_error: int | None = None
         self.lookup_errors: list[int] = []
         self.redirects: list[str] = []
         self.has_epochs = True
@@ -260,6 +262,10 @@ class Connection(asyncio.Protocol):
         self.write(encode(CommandError(request_id=request_id, error=code, message=text)))  # type: ignore[arg-type]
 
     def on_connect(self, command: Any, _: Any) -> None:
+        if self.broker.connect_error is not None:
+            self.error(BROKER_REQUEST_ID, self.broker.connect_error)
+            self.transport.close()
+            return
         answer = CommandConnected(server_version="fake", protocol_version=21)
         answer.max_message_size = self.broker.message_size_max
         self.write(encode(answer))
