@@ -10,8 +10,9 @@ The table of record kinds (`record_kinds`) says which records name ledgers. A le
 A write that names a ledger requires that the ledger's record has the version that its writer gave it, tested in the
 same transaction (`Write.needs`). So a broker that names it before step 1 is seen in step 2. A later one is refused with
 ConditionFailed and makes another ledger. One that changes the ledger meanwhile keeps it by step 3. No clock decides;
-the wait only spares brokers that are about to name a ledger the trouble. A record that cannot be read ends the search:
-then every ledger is kept.
+the wait only spares brokers that are about to name a ledger the trouble. A record that cannot be read, but may name
+ledgers, ends the search: then every ledger is kept. A ledger whose own record cannot be read, or has a malformed key,
+is kept, and keeps no other one. The auditor's walk reports it.
 
 A search reads all names, so it is rare. It comes after a start, every `search_interval_s`, and when a new ledger has
 had no name for `ORPHAN_AFTER_S`. To know the latter, the auditor is told of each ledger that is created, and
@@ -23,7 +24,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from ...protocol.errors import BadVersion, MetadataError, NoSuchKey
+from ...protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
 from ...runtime.environment import Environment
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.ledger_metadata import LedgerMetadata
@@ -102,9 +103,7 @@ class OrphanLedgers:
         if now < self._not_before:
             return 0
         self._not_before = now + SEARCH_PAUSE_S
-        ledger_ids = await self._collect(
-            metadata_keys.LEDGERS_PREFIX, lambda key, _: (metadata_keys.ledger_id_of(key),)
-        )
+        ledger_ids = await self._collect(metadata_keys.LEDGERS_PREFIX, _ledger_with_key)
         named = await self._named()
         self._unnamed_since = {one: self._unnamed_since.get(one, now) for one in ledger_ids if one not in named}
         due = [one for one, since in self._unnamed_since.items() if now - since >= ORPHAN_AFTER_S]
@@ -123,6 +122,8 @@ class OrphanLedgers:
                 return (await self._records.replace(LedgerMetadata.unpack(found.value), found.version)).version
         except (BadVersion, NoSuchKey) as error:
             logger.debug("ledger %d is in use: %s", ledger_id, error)
+        except MetadataError as error:
+            logger.debug("ledger %d is kept: %s", ledger_id, error)
         self._unnamed_since.pop(ledger_id, None)
         return None
 
@@ -156,6 +157,14 @@ class OrphanLedgers:
             if len(page) < RECORDS_PER_PAGE:
                 return found
             after = page[-1][0]
+
+
+def _ledger_with_key(key: str, value: bytes) -> Iterable[int]:
+    """The ledger whose record has this key; none for a malformed key."""
+    try:
+        return (metadata_keys.ledger_id_of(key),)
+    except ProtocolError:
+        return ()
 
 
 def _named_by(key: str, value: bytes) -> Iterable[int]:

@@ -106,6 +106,10 @@ class Walk:
     """The number of the latest that came to its end."""
     after: str | None = None
     """Where the one that is under way continues; None when there is none."""
+    malformed: int = 0
+    """Keys that are no ledger's, which the one that is under way has met."""
+    malformed_found: int = 0
+    """The same of the latest that came to its end. Each may be a ledger's record that lost its key."""
     floor: int = 0
     """The first ledger id that was not given out when it began."""
     next_at: float = 0.0
@@ -191,7 +195,7 @@ class Auditor:
             try:
                 ledger_id = metadata_keys.ledger_id_of(write.key)
             except ProtocolError:
-                self._walk.due = True  # which says what is wrong with that key
+                self._walk.due = True  # which says what is wrong with that key, or that it is gone
                 continue
             if write.value is not None and write.expected_version is None:
                 self._orphans.created(ledger_id)
@@ -210,7 +214,7 @@ class Auditor:
             "ledgers": self._index.count,
             "open_ledgers": counts[LedgerCondition.OPEN] + counts[LedgerCondition.OPEN_LACKING],
             "checked": progress.checked,
-            "incomplete": sum(counts[condition] for condition in INCOMPLETE),
+            "incomplete": self._walk.malformed_found + sum(counts[condition] for condition in INCOMPLETE),
             "to_check": self._due.count,
             "bytes_to_go": sum(self._index.lengths[condition] for condition in INCOMPLETE),
             "round_ledgers": progress.round_ledgers,
@@ -302,9 +306,8 @@ class Auditor:
         self._retries = not (self._due.count or self._walk.due or self._walk.after is not None)
         progress.rounds += 1
         complete = self._retries and not self._changed
-        progress.whole = complete and not any(
-            self._index.counts[condition] for condition in (LedgerCondition.UNCHECKED, *INCOMPLETE)
-        )
+        incomplete = any(self._index.counts[condition] for condition in (LedgerCondition.UNCHECKED, *INCOMPLETE))
+        progress.whole = complete and not incomplete and not self._walk.malformed_found
         progress.finished_ms = self._env.clock.now_ms()
         if complete:
             for bookie, reason in limbo.items():
@@ -360,19 +363,30 @@ class Auditor:
             walk.floor = await self._ledgers_allocated()
             walk.due, walk.after = False, ""
             walk.number += 1
+            walk.malformed = 0
             self._index.begin_walk()
         while walk.after is not None and loop.time() < ends:
             page = await self._store.list(metadata_keys.LEDGERS_PREFIX, after=walk.after, limit=LEDGERS_PER_PAGE)
-            self._due.update(
-                await self._look([(metadata_keys.ledger_id_of(key), stored) for key, stored in page], ends)
-            )
+            self._due.update(await self._look(self._by_ledger(page), ends))
             if len(page) == LEDGERS_PER_PAGE:
                 walk.after = page[-1][0]
                 await asyncio.sleep(len(page) / LEDGERS_PER_S_MAX)
             else:
                 walk.after = None
+                walk.malformed_found = walk.malformed
                 walk.done, walk.next_at = walk.number, loop.time() + self._settings.auditor_interval_s
                 self._index.end_walk()
+
+    def _by_ledger(self, page: Sequence[tuple[str, Versioned]]) -> list[tuple[int, Versioned]]:
+        """The records by ledger id. A key that is no ledger's is reported, and stops nothing but the end of limbo."""
+        found: list[tuple[int, Versioned]] = []
+        for key, stored in page:
+            try:
+                found.append((metadata_keys.ledger_id_of(key), stored))
+            except ProtocolError as error:
+                self._walk.malformed += 1
+                self._fail(f"the record with the key {key}", error)
+        return found
 
     async def _look(self, found: Sequence[tuple[int, Versioned | None]], ends: float) -> list[int]:
         """The ledgers that there was no time to repair."""
@@ -413,7 +427,7 @@ class Auditor:
 
     async def _let_out(self, bookie: str, reason: str) -> None:
         """If nothing holds it back. The bookie refuses when it lost more than it had said when the round began."""
-        if self._walk.done < self._walk.limbo.get(bookie, self._walk.number + 1):
+        if self._walk.done < self._walk.limbo.get(bookie, self._walk.number + 1) or self._walk.malformed_found:
             return
         for ledger_id in chain(self._index.of(bookie), self._index.of(*UNREADABLE)):
             known = self._index.find(ledger_id)

@@ -21,11 +21,11 @@ Ledgers are counted only while a bookie drains, at most a tenth of the time.
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from ...protocol.cluster_status import DrainView
-from ...protocol.errors import MagnetarError
+from ...protocol.errors import MagnetarError, MetadataError
 from ...protocol.names import ROLE_BROKER
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
@@ -187,8 +187,8 @@ class Drains:
         after = ""
         while True:
             page = await self._store.list(metadata_keys.LEDGERS_PREFIX, after=after, limit=LEDGERS_PER_PAGE)
-            for _, record in page:
-                for bookie in LedgerMetadata.unpack(record.value).bookies:
+            for key, record in page:
+                for bookie in _bookies_in(key, record.value):
                     if bookie in counts:
                         counts[bookie] += 1
             if len(page) < LEDGERS_PER_PAGE:
@@ -197,6 +197,14 @@ class Drains:
         now = loop.time()
         self._not_before = now + (now - began) / COUNTING_SHARE
         return counts
+
+
+def _bookies_in(key: str, value: bytes) -> Iterable[str]:
+    """The bookies that a ledger's record names. Raises MetadataError: it may name any, so none can be retired."""
+    try:
+        return LedgerMetadata.unpack(value).bookies
+    except MetadataError as error:
+        raise MetadataError(f"the record with the key {key} may name a bookie that drains: {error}", key=key) from error
 
 
 def _is_broker(member: str) -> bool:

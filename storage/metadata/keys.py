@@ -62,6 +62,7 @@ PRODUCER_COUNTER = "producer"
 INCARNATION_COUNTER = "incarnation"
 
 _LEDGER_DIGITS = 20
+_LEDGER_ID_MAX = (1 << 63) - 1
 
 
 def counter(name: str) -> str:
@@ -89,7 +90,7 @@ def ledger(ledger_id: int) -> str:
 def ledger_id_of(key: str) -> int:
     """The ledger id in a key of `ledger`; ProtocolError for another key."""
     digits = _below(key, LEDGERS_PREFIX)
-    if len(digits) != _LEDGER_DIGITS or not (digits.isascii() and digits.isdigit()):
+    if len(digits) != _LEDGER_DIGITS or not (digits.isascii() and digits.isdigit()) or int(digits) > _LEDGER_ID_MAX:
         raise ProtocolError("the key is not the key of a ledger", key=key)
     return int(digits)
 

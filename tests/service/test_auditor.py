@@ -390,3 +390,33 @@ async def test_a_record_that_cannot_be_decoded_keeps_limbo_and_stops_no_repair(t
         await bookies.coordinator.metadata.delete(damaged, None)
         await eventually(lambda: not bookies.running[2].store.limbo, 15.0)
         await bookies.whole()
+
+
+@pytest.mark.parametrize("malformed", ["ledgers/-", "ledgers/x", "ledgers/99999999999999999999"])
+async def test_a_malformed_key_of_a_ledger_keeps_limbo_and_stops_no_repair(tmp_path: Path, malformed: str) -> None:
+    async with bookies_in(tmp_path) as bookies:
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 10)
+        await bookies.stop(3)
+        await bookies.append(writer, 10)
+        await writer.close()
+        record = (await bookies.metadata_of(writer.ledger_id)).pack()
+        await bookies.coordinator.metadata.put(malformed, record, None)
+        # The next coordinator knows no ledger before it has walked through all records.
+        await bookies.cluster.coordinator.close()
+        await bookies.cluster.start_coordinator()
+        await bookies.start(3)
+        await bookies.running[2].store.enter_limbo("a loss")
+        auditor = bookies.cluster.coordinator.office.auditor
+        await eventually(lambda: auditor.status()["copied_entries_total"] >= 10, 15.0)
+        assert await bookies.held(3, writer.ledger_id, 19) == [(0, 19)]
+        await eventually(lambda: bookies.running[2].store.limbo and "bookie-2" in auditor.status()["limbo"])
+        for _ in range(2):
+            assert not await auditor.look_again()
+        assert auditor.status()["incomplete"] == 1
+        assert f"the record with the key {malformed}" in auditor.status()["last_failure"]
+        assert bookies.running[2].store.limbo, "the record may have lost its key, and may name it"
+        await bookies.coordinator.metadata.delete(malformed, None)
+        await eventually(lambda: not bookies.running[2].store.limbo, 15.0)
+        await bookies.whole()

@@ -24,7 +24,17 @@ def test_ledger_round_trip(ledger_id: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["", "ledgers/", "ledgers/7", "ledgers/٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٧", "cursors/x", "ledgers/-0000000000000000007"]
+    "key",
+    [
+        "",
+        "ledgers/",
+        "ledgers/7",
+        "ledgers/٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٧",
+        "cursors/x",
+        "ledgers/-0000000000000000007",
+        f"ledgers/{1 << 63:020d}",
+        "ledgers/99999999999999999999",
+    ],
 )
 def test_what_is_no_ledger_key(key: str) -> None:
     with pytest.raises(ProtocolError):

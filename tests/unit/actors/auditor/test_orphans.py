@@ -113,6 +113,18 @@ async def test_a_record_that_cannot_be_read_keeps_every_ledger(cluster, orphans,
     assert len(await ledgers_in(cluster)) == 1
 
 
+async def test_a_malformed_key_and_a_ledger_that_cannot_be_decoded_keep_no_other_ledger(cluster, orphans):
+    strange = [metadata_keys.ledger(1 << 40), "ledgers/-", "ledgers/x"]
+    for key in strange:
+        await cluster.metadata.put(key, b"\x00nonsense", None)
+    for _ in range(2):
+        await cluster.ledgers.create()
+    assert await orphans.collect() == 2
+    left = await list_all(cluster.metadata, metadata_keys.LEDGERS_PREFIX)
+    assert sorted(key for key, _ in left) == sorted(strange)
+    assert await orphans.collect() == 0
+
+
 @pytest.mark.parametrize("prefix", NAMING)
 async def test_a_record_that_becomes_unreadable_during_the_search_keeps_every_ledger(cluster, orphans, prefix):
     await cluster.ledgers.create()

@@ -196,6 +196,20 @@ async def test_a_bookie_whose_last_look_failed_runs_again_if_a_ledger_has_appear
     assert "bookie-4" in members.state.draining and members.drains.may_run("bookie-4")
 
 
+async def test_a_ledger_that_cannot_be_decoded_keeps_every_bookie_and_says_which_it_is(
+    members: Members, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = metadata_keys.ledger(7)
+    await members.store.put(damaged, b"\xc1", None)
+    await members.start()
+    await members.desired.drain("bookie-4")
+    await eventually(lambda: f"the record with the key {damaged} may name a bookie that drains" in caplog.text)
+    assert not members.processes.ended and "bookie-4" in members.state
+    await members.store.delete(damaged, None)
+    await members.forgotten("bookie-4")
+    assert members.processes.erased == ["bookie-4"]
+
+
 async def test_a_coordinator_deletes_the_cookies_that_a_former_one_left(members: Members) -> None:
     await members.store.put(metadata_keys.bookie("bookie-9"), pack({"instance": "i"}), None)
     await members.start()
