@@ -161,7 +161,8 @@ class ClusterDirectory:
             if leftovers:
                 raise ClusterError(
                     f"{self.path} has no {IDENTITY_FILE}, but it holds data of a cluster: {', '.join(leftovers)}. "
-                    "Restore that file from a backup, or choose an empty --data-dir"
+                    "Restore that file from a backup, or choose an empty --data-dir. If `magnetar metadata restore` "
+                    "was interrupted here, repeat it"
                 )
             identity = ClusterIdentity(
                 cluster_id=secrets.token_hex(8),

@@ -8,15 +8,22 @@ import asyncio
 import dataclasses
 import os
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from ..protocol.errors import ClusterError
 from ..runtime.environment import Environment
 from ..storage.backup import moving
-from ..storage.backup.backup_file import BackupHead, CheckedBackup, check_backup, read_records, write_backup
-from ..storage.backup.restoring import is_restored_from, restored_floor, restored_records
+from ..storage.backup.backup_file import (
+    BackupHead,
+    CheckedBackup,
+    MetadataRecord,
+    check_backup,
+    read_records,
+    write_backup,
+)
+from ..storage.backup.restoring import is_as_restored, is_restored_from, restored_floor, restored_records
 from ..storage.backup.sql_copies import SqlSnapshot, fill, records_of_empty_or_known
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import cluster_id_of
@@ -67,7 +74,10 @@ def restore(
 ) -> CheckedBackup:
     """Make a new metadata store of a backup. The data directory gets the cluster's identity if it has none.
 
-    Raises ClusterError if the store has records, or if anything else is not as it must be; then nothing was changed.
+    After a crash, repeat it: a store that it has filled and that no cluster has used since is taken as it is.
+
+    Raises ClusterError if the store has other records, or if anything else is not as it must be; then nothing was
+    changed.
     """
     directory = ClusterDirectory(data_directory)
     path = os.path.abspath(file)
@@ -143,8 +153,13 @@ def _identity(directory: ClusterDirectory) -> ClusterIdentity:
     identity = directory.load_identity()
     if identity is None or identity.state != "ready":
         raise ClusterError(f"{directory.path} holds no cluster: name its data directory with --data-dir")
+    return _moved_along(directory, identity)
+
+
+def _moved_along(directory: ClusterDirectory, identity: ClusterIdentity) -> ClusterIdentity:
+    """SQLite lies in the data directory, also after that was moved or copied."""
     if identity.metadata_url.startswith("sqlite:"):
-        return dataclasses.replace(identity, metadata_url=directory.sqlite_url)  # the directory may have been moved
+        return dataclasses.replace(identity, metadata_url=directory.sqlite_url)
     return identity
 
 
@@ -175,6 +190,8 @@ def _restore(
 ) -> CheckedBackup:
     found = check_backup(env.files, file, lambda done: progress("checking the backup", done, None))
     identity = directory.load_identity()
+    if identity is not None:
+        identity = _moved_along(directory, identity)
     cluster_id = found.head.cluster_id
     if identity is not None and identity.cluster_id != cluster_id:
         raise ClusterError(
@@ -190,13 +207,12 @@ def _restore(
                 f"the metadata of this cluster is at {shown_url(identity.metadata_url)} and is not empty: two copies "
                 "would count. Use `magnetar metadata migrate`, or remove that one first"
             )
-    count, known = records_of_empty_or_known(env.files, url, [metadata_keys.RESTORED_FROM])
-    if count and (identity is not None or not is_restored_from(found, known.get(metadata_keys.RESTORED_FROM))):
-        raise ClusterError(
-            f"{shown_url(url)} holds metadata already, and nothing is overwritten: move it away, or choose an empty "
-            "database with --metadata"
-        )
-    if not count:
+    count, known = records_of_empty_or_known(
+        env.files, url, [metadata_keys.RESTORED_FROM, metadata_keys.COORDINATOR_EPOCH]
+    )
+    if count:
+        _check_restored(shown_url(url), found, known)
+    else:
         now_ms = env.clock.now_ms()
         records = restored_records(found, read_records(env.files, found), now_ms)
         total, floor = found.records, restored_floor(found, now_ms)
@@ -206,6 +222,18 @@ def _restore(
         identity = ClusterIdentity(cluster_id, secret, found.head.created_ms, url, "ready")
     directory.save_identity(dataclasses.replace(identity, metadata_url=url, state="ready"))
     return found
+
+
+def _check_restored(url: str, backup: CheckedBackup, known: Mapping[str, MetadataRecord]) -> None:
+    """Raise ClusterError unless the store is just what an earlier restore of this backup has made of it."""
+    note = known.get(metadata_keys.RESTORED_FROM)
+    if note is None or not is_restored_from(backup, note):
+        why = f"{url} holds metadata already"
+    elif not is_as_restored(note, known.get(metadata_keys.COORDINATOR_EPOCH)):
+        why = f"{url} was restored from this backup before, and a cluster has run on it since"
+    else:
+        return
+    raise ClusterError(f"{why}, and nothing is overwritten: move it away, or choose an empty database with --metadata")
 
 
 async def _move(env: Environment, identity: ClusterIdentity, new_url: str, progress: ShowProgress) -> Moved:

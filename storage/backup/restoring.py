@@ -13,7 +13,7 @@ Bookies hold what it stored. So the restore makes sure that nothing is used twic
 | `counters/<name>` | grows by `NUMBERS` | numbers in the names of producers |
 | `counters/ledger` | grows by `GAP` | ids of ledgers that the backup does not know |
 | `restored/ledgers` | ids around the counter join it | bookies keep their ledgers; see `metadata.ledger_ids` |
-| `restored/from` | is written | which backup it was |
+| `restored/from` | is written | which backup it was, and the epoch: the store is as restored until that has grown |
 
 The same backup may be restored again later. Processes of the time in between may still run, too. So versions grow with
 the age of the backup, and are others after each restore of it.
@@ -55,9 +55,9 @@ def restored_floor(backup: CheckedBackup, now_ms: int) -> int:
 def restored_records(backup: CheckedBackup, records: Iterable[MetadataRecord], now_ms: int) -> Iterator[MetadataRecord]:
     """The records of the restored store. Raises BackupDamaged if those of a cluster are not among them."""
     ledger_counter = metadata_keys.counter(metadata_keys.LEDGER_COUNTER)
-    counter = 1
+    counter, epoch = 1, 0
     restored: MetadataRecord | None = None
-    has_cluster = has_epoch = False
+    has_cluster = False
     growth = version_growth(backup, now_ms)
     for record in records:
         key, version, value = record
@@ -72,8 +72,8 @@ def restored_records(backup: CheckedBackup, records: Iterable[MetadataRecord], n
         elif key.startswith(metadata_keys.COUNTERS_PREFIX):
             value = pack({"next": _number(record, "next") + NUMBERS})
         elif key == metadata_keys.COORDINATOR_EPOCH:
-            has_epoch = True
-            value = pack({"epoch": _number(record, "epoch") + EPOCHS})
+            epoch = _number(record, "epoch") + EPOCHS
+            value = pack({"epoch": epoch})
         elif key.startswith(metadata_keys.SLOTS_PREFIX):
             value = _raised(decode_page(value)).pack()
         elif key.startswith(metadata_keys.TOPICS_PREFIX):
@@ -83,23 +83,29 @@ def restored_records(backup: CheckedBackup, records: Iterable[MetadataRecord], n
         elif key == metadata_keys.CLUSTER:
             has_cluster = True
         yield MetadataRecord(key, version + growth, value)
-    if not has_cluster or not has_epoch:
+    if not has_cluster or not epoch:
         raise BackupDamaged(f"the backup {backup.path} lacks the records of a cluster: use another backup")
     known = RestoredIds.unpack(Versioned(restored.value, restored.version) if restored is not None else None)
     floor = restored_floor(backup, now_ms)
     ids = known.restored(counter, counter + GAP).pack()
     yield MetadataRecord(metadata_keys.RESTORED_LEDGERS, floor if restored is None else restored.version + growth, ids)
-    yield MetadataRecord(metadata_keys.RESTORED_FROM, floor, restore_note(backup, now_ms))
+    yield MetadataRecord(metadata_keys.RESTORED_FROM, floor, restore_note(backup, now_ms, epoch))
 
 
-def restore_note(backup: CheckedBackup, now_ms: int) -> bytes:
-    """The record that says which backup was restored."""
-    return pack({"digest": backup.digest, "backup_ms": backup.head.created_ms, "restored_ms": now_ms})
+def restore_note(backup: CheckedBackup, now_ms: int, epoch: int) -> bytes:
+    """The record that says which backup was restored, and what the coordinator's epoch was then."""
+    created_ms = backup.head.created_ms
+    return pack({"digest": backup.digest, "backup_ms": created_ms, "restored_ms": now_ms, "epoch": epoch})
 
 
 def is_restored_from(backup: CheckedBackup, note: MetadataRecord | None) -> bool:
     """Whether a store's note names this backup."""
     return note is not None and unpack(note.value).get("digest") == backup.digest
+
+
+def is_as_restored(note: MetadataRecord, epoch: MetadataRecord | None) -> bool:
+    """Whether no coordinator has been active since: the record of its epoch is the one that the note names."""
+    return epoch is not None and unpack(note.value).get("epoch") == unpack(epoch.value).get("epoch")
 
 
 def _raised(rows: SlotRows) -> SlotRows:

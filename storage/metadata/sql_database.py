@@ -160,7 +160,8 @@ class Database:
         if not found:
             self.close()
             raise ClusterError(
-                f"{self._url.render_as_string()} holds no cluster's metadata: create a cluster with `magnetar start`"
+                f"{self._url.render_as_string()} holds no cluster's metadata: restore the metadata store "
+                "from a backup with `magnetar metadata restore`, or choose an empty --data-dir"
             )
 
     def close(self) -> None:

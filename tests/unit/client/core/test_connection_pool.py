@@ -7,6 +7,7 @@ from magnetar.client.core.configuration import ClientConfiguration
 from magnetar.client.core.connection import ClientConnection
 from magnetar.client.core.connection_pool import ENDED_MAX, ConnectionPool
 from magnetar.protocol.addresses import Address
+from magnetar.protocol.pulsar_pb2 import FeatureFlags
 
 
 @pytest.fixture
@@ -16,7 +17,9 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> ConnectionPool:
     async def connect(configuration: ClientConfiguration, *key: Address | None) -> ClientConnection:
         address, proxied = key
         assert address is not None
-        return ClientConnection(configuration, address, proxied)
+        connection = ClientConnection(configuration, address, proxied)
+        connection.ready.set_result(FeatureFlags())
+        return connection
 
     monkeypatch.setattr(connection_pool, "connect", connect)
     return ConnectionPool(ClientConfiguration())

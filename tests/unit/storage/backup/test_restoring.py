@@ -9,6 +9,7 @@ from magnetar.storage.backup.restoring import (
     EPOCHS,
     NUMBERS,
     VERSIONS,
+    is_as_restored,
     is_restored_from,
     restored_floor,
     restored_records,
@@ -72,9 +73,13 @@ def test_the_restored_store_names_its_backup_and_forgets_moves() -> None:
     found = restored(*moves)
     assert keys.MOVED_TO not in found and keys.MOVED_FROM not in found
     note = found[keys.RESTORED_FROM]
-    assert unpack(note.value) == {"digest": "digest", "backup_ms": 1, "restored_ms": 99}
+    assert unpack(note.value) == {"digest": "digest", "backup_ms": 1, "restored_ms": 99, "epoch": EPOCHS + 4}
     assert is_restored_from(BACKUP, note)
     assert not is_restored_from(BACKUP, None)
+    epoch = found[keys.COORDINATOR_EPOCH]
+    assert is_as_restored(note, epoch)
+    assert not is_as_restored(note, None)
+    assert not is_as_restored(note, epoch._replace(value=pack({"epoch": EPOCHS + 5})))
 
 
 def test_a_backup_without_a_cluster_or_with_a_broken_counter_is_refused() -> None:
