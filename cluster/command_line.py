@@ -240,7 +240,9 @@ def stop(data_dir: DataDirectory = None) -> None:
     from .ray_cluster import stop_on_ray
 
     with clear_errors():
-        console.print(stop_on_ray(data_dir or default_data_directory()), highlight=False, soft_wrap=True)
+        with console.status("stopping the cluster …") as spinner:
+            done = stop_on_ray(data_dir or default_data_directory(), spinner.update)
+        console.print(done, highlight=False, soft_wrap=True)
 
 
 @app.command()

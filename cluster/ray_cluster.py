@@ -12,6 +12,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import TypeVar
 
 from ..actors.desired.planner import Machine
@@ -39,6 +40,12 @@ READY_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 90.0
 COORDINATOR_POLL_S = 0.1
+COORDINATOR_WAIT_S = 60.0
+"""A stop waits so long for a coordinator that is being restarted. Then it kills the cluster's actors."""
+
+
+class CoordinatorAway(ClusterError):
+    """The coordinator's actor exists and does not answer: Ray may be starting it again."""
 
 
 class RayCluster(Cluster):
@@ -185,23 +192,48 @@ def find_on_ray(data_directory: str | os.PathLike[str] | None = None) -> RayClus
     return RayCluster(information, session, found)
 
 
-def stop_on_ray(data_directory: str | os.PathLike[str]) -> str:
-    """Stop the cluster of a data directory, or what is left of it, and say what was done. Raises ClusterError."""
+def stop_on_ray(data_directory: str | os.PathLike[str], on_wait: Callable[[str], None] | None = None) -> str:
+    """Stop the cluster of a data directory, or what is left of it, and say what was done. Raises ClusterError.
+
+    A coordinator that is being restarted is waited for; `on_wait` is told so.
+    """
     directory = ClusterDirectory(data_directory)
     run = directory.load_run()
     try:
-        cluster = find_on_ray(data_directory)
+        cluster = _find_patiently(data_directory, on_wait)
     except ClusterError as error:
         if run is None:
             raise
         # The coordinator does not answer: end what was written down.
         session = RaySession.from_record(run["ray"])
+        if session.kind == "joined":
+            if not isinstance(error, CoordinatorAway):
+                directory.clear_run()
+                return f"there was nothing left to stop: {error}"
+            if gcs_address() != session.address:
+                raise  # another Ray: its cluster may be one of another directory
+            _stop_actors()
         _end_session(session)
         directory.clear_run()
         where = log_directory(str(directory.path))
         return f"the cluster did not answer ({error}), so its processes were killed; its logs are in {where}"
     with cluster:
         return f"stopped cluster {cluster.cluster_id}; logs are in {log_directory(str(directory.path))}"
+
+
+def _find_patiently(data_directory: str | os.PathLike[str], on_wait: Callable[[str], None] | None) -> RayCluster:
+    """As `find_on_ray`. Raises CoordinatorAway after `COORDINATOR_WAIT_S`."""
+    began = time.monotonic()
+    while True:
+        try:
+            return find_on_ray(data_directory)
+        except CoordinatorAway:
+            waited_s = time.monotonic() - began
+            if waited_s > COORDINATOR_WAIT_S:
+                raise
+        if on_wait is not None:
+            on_wait(f"waiting for the coordinator, which does not answer yet: {waited_s:.0f} s …")
+        time.sleep(COORDINATOR_POLL_S)
 
 
 def _import_ahead() -> None:
@@ -283,7 +315,7 @@ def _ask(answer: Answer[T]) -> T:
             raise error.cause from None
         raise
     except (ActorUnavailableError, GetTimeoutError, RayActorError) as error:
-        raise ClusterError(
+        raise CoordinatorAway(
             "the coordinator does not answer: try again, Ray starts it again when it is lost. If the metadata is a "
             "SQLite file, the coordinator runs only on the machine with that file: bring that machine back"
         ) from error

@@ -1,6 +1,8 @@
-"""On which Ray a command looks for the cluster of a data directory."""
+"""On which Ray a command looks for the cluster of a data directory, and what a stop does when it does not answer."""
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,3 +49,111 @@ def test_without_a_run_and_ray_address_no_cluster_is_found(tmp_path: Path, monke
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ClusterError, match="RAY_ADDRESS is not set"):
         ray_cluster.find_on_ray(tmp_path)
+
+
+# ---- Stopping ----
+
+AWAY = ray_cluster.CoordinatorAway("the coordinator does not answer")
+NONE = ClusterError("no Magnetar cluster runs on this Ray")
+
+
+class Stopping:
+    """What a stop does on a Ray. `answers` are those of `find_on_ray`, the last one again and again."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, *answers: Exception | None) -> None:
+        self.directory = directory
+        self.now = 0.0
+        self.asked = 0
+        self.did: list[str] = []
+        self.told: list[str] = []
+        self._answers = answers
+        monkeypatch.setattr(ray_cluster, "find_on_ray", self._find)
+        monkeypatch.setattr(ray_cluster, "_stop_actors", lambda: self.did.append("actors killed"))
+        monkeypatch.setattr(ray_cluster, "_end_session", lambda session: self.did.append(f"{session.kind} ended"))
+        monkeypatch.setattr(ray_cluster, "gcs_address", lambda: "10.0.0.1:6379")
+        monkeypatch.setattr(ray_cluster, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep))
+
+    def _sleep(self, pause_s: float) -> None:
+        self.now += pause_s
+
+    def _find(self, data_directory: Path) -> "Stopping":
+        answer = self._answers[min(self.asked, len(self._answers) - 1)]
+        self.asked += 1
+        if answer is not None:
+            raise answer
+        return self
+
+    cluster_id = "c"
+
+    def __enter__(self) -> "Stopping":
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.did.append("stopped")
+
+    def record(self, kind: str, address: str = "10.0.0.1:6379") -> None:
+        session = {"kind": kind, "address": address, "temporary_directory": "", "processes": []}
+        ClusterDirectory(self.directory).save_run({"cluster_id": "c", "ray": session})  # type: ignore[typeddict-item]
+
+    @property
+    def has_record(self) -> bool:
+        return ClusterDirectory(self.directory).load_run() is not None
+
+    def stop(self) -> str:
+        return ray_cluster.stop_on_ray(self.directory, self.told.append)
+
+
+StoppingOf = Callable[..., Stopping]
+
+
+@pytest.fixture
+def stopping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StoppingOf:
+    """`stopping(*answers)` is a `Stopping`."""
+    return lambda *answers: Stopping(tmp_path, monkeypatch, *answers)
+
+
+@pytest.mark.parametrize("kind", ["joined", "detached", None])
+def test_a_stop_waits_for_a_coordinator_that_is_being_restarted(stopping: StoppingOf, kind: str | None) -> None:
+    found = stopping(AWAY, AWAY, AWAY, None)
+    if kind is not None:
+        found.record(kind)
+    assert found.stop().startswith("stopped cluster c")
+    assert found.did == ["stopped"] and found.asked == 4
+    assert len(found.told) == 3 and "waiting for the coordinator" in found.told[0]
+
+
+def test_a_stop_kills_what_is_left_when_the_coordinator_stays_away(stopping: StoppingOf) -> None:
+    found = stopping(AWAY)
+    found.record("joined")
+    assert "did not answer" in found.stop() and not found.has_record
+    assert found.did == ["actors killed", "joined ended"]
+    assert ray_cluster.COORDINATOR_WAIT_S < found.now < ray_cluster.COORDINATOR_WAIT_S + 1
+
+
+def test_a_stop_kills_nothing_on_another_ray_than_the_one_that_was_written_down(stopping: StoppingOf) -> None:
+    found = stopping(AWAY)
+    found.record("joined", "10.0.0.9:6379")
+    with pytest.raises(ClusterError, match="does not answer"):
+        found.stop()
+    assert not found.did and found.has_record
+
+
+def test_a_stop_without_a_record_raises_when_the_coordinator_stays_away(stopping: StoppingOf) -> None:
+    found = stopping(AWAY)
+    with pytest.raises(ClusterError, match="does not answer"):
+        found.stop()
+    assert not found.did and found.now > ray_cluster.COORDINATOR_WAIT_S
+
+
+def test_a_stop_says_so_when_nothing_runs_on_the_ray_that_was_joined(stopping: StoppingOf) -> None:
+    found = stopping(NONE)
+    found.record("joined")
+    assert found.stop().startswith("there was nothing left to stop: no Magnetar cluster runs")
+    assert not found.did and not found.has_record and found.asked == 1
+
+
+def test_a_ray_of_its_own_is_ended_at_once_when_it_does_not_answer(stopping: StoppingOf) -> None:
+    found = stopping(NONE)
+    found.record("detached")
+    assert "were killed" in found.stop() and not found.has_record
+    assert found.did == ["detached ended"] and found.asked == 1
