@@ -11,6 +11,9 @@
 Ray, Spark and Java write their logs into a file of the output directory (`--output DIR`, by default `magnetar-demo`),
 beside the picture of what was measured.
 
+With `--join` it runs on the Magnetar cluster of the Ray at RAY_ADDRESS, in a topic of its own that it deletes at the
+end. There, too, it kills a broker. With `--no-spark` it ends after the third step.
+
 Exit status 0: every (key, sequence, hash) arrived, by both ways, nothing else did, and the figures agree. 1: not so.
 2: everything else is right, but there is no Java for the Spark step.
 
@@ -22,6 +25,7 @@ import argparse
 import json
 import math
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -29,6 +33,8 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,10 +45,10 @@ from rich.table import Table
 
 from ...protocol.errors import ClusterError, SparkUnavailable
 from ...protocol.names import actor_name, broker_id
-from ...runtime.ray_calls import Answer, RemoteMethod, ask, find_actor, remote, wait_for
+from ...runtime.ray_calls import Answer, RemoteMethod, ask, find_actor, kill_actor, remote, wait_for
 from ...runtime.settings.declarations import Settings
 from ..preparing import StartOptions
-from ..ray_cluster import RayCluster, start_on_ray
+from ..ray_cluster import RayCluster, find_on_ray, start_on_ray
 from . import picture
 from . import tasks as demo_tasks
 from .flights import FLIGHTS, FlightIdentity, flights
@@ -83,6 +89,8 @@ class DemoOutcome:
         default_factory=list[tuple[str, float, float]]
     )  # carrier, Spark, pandas
     left_out: str = ""
+    """Why the Spark step was left out, although it was wanted."""
+    with_spark: bool = True
 
     def step(self, name: str, what: str, rate: str) -> None:
         self.steps.append((name, what, rate))
@@ -93,29 +101,59 @@ class DemoOutcome:
             self.wrong.append(problem)
 
 
-def main() -> int:
+@dataclass(frozen=True)
+class Scene:
+    """Where the demo runs. `joined` says that the cluster was there before, perhaps on other machines."""
+
+    cluster: RayCluster
+    topic: str
+    joined: bool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m magnetar.cluster.demo", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--output", type=Path, default=Path("magnetar-demo"), help="where log and picture go")
-    output: Path = parser.parse_args().output
+    parser.add_argument("--join", action="store_true", help="run on the cluster at RAY_ADDRESS; one broker is killed")
+    parser.add_argument("--no-spark", action="store_true", help="leave the Spark step out")
+    options = parser.parse_args(arguments)
+    output: Path = options.output
     output.mkdir(parents=True, exist_ok=True)
-    os.environ.pop("RAY_ADDRESS", None)  # a Ray and a cluster of its own, whatever else runs here
     log = output / LOG_NAME
     with quiet(log) as console:
         console.print(f"the logs of Ray, Spark and Java go to {log}", highlight=False)
-        outcome = DemoOutcome(console)
-        with tempfile.TemporaryDirectory(prefix="magnetar-demo-", ignore_cleanup_errors=True) as directory:
-            with console.status("starting Ray, 3 bookies, 2 brokers …"):
-                cluster = start_on_ray(directory, StartOptions(_settings(), port=0, admin_port=0), detach=False)
-            try:
-                console.print(f"cluster {cluster.cluster_id} at {cluster.service_url}", highlight=False)
-                _run(cluster, outcome)
-            finally:
-                with console.status("stopping …"):
-                    _stop_spark()
-                    cluster.stop()
+        outcome = DemoOutcome(console, with_spark=not options.no_spark)
+        with _joined() if options.join else _started(console) as scene:
+            console.print(f"cluster {scene.cluster.cluster_id} at {scene.cluster.service_url}", highlight=False)
+            _run(scene, outcome)
         _show(outcome, output / PICTURE_NAME)
     return 1 if outcome.wrong else 2 if outcome.left_out else 0
+
+
+@contextmanager
+def _started(console: Console) -> Generator[Scene]:
+    """A Ray and a cluster of its own, whatever else runs here."""
+    os.environ.pop("RAY_ADDRESS", None)
+    with tempfile.TemporaryDirectory(prefix="magnetar-demo-", ignore_cleanup_errors=True) as directory:
+        with console.status("starting Ray, 3 bookies, 2 brokers …"):
+            cluster = start_on_ray(directory, StartOptions(_settings(), port=0, admin_port=0), detach=False)
+        try:
+            yield Scene(cluster, TOPIC, joined=False)
+        finally:
+            with console.status("stopping …"):
+                _stop_spark()
+                cluster.stop()
+
+
+@contextmanager
+def _joined() -> Generator[Scene]:
+    """The cluster that runs, which goes on afterwards without the demo's topic."""
+    scene = Scene(find_on_ray(), f"{TOPIC}-{secrets.token_hex(4)}", joined=True)
+    try:
+        yield scene
+    finally:
+        _stop_spark()
+        _admin(scene.cluster, f"persistent/public/default/{scene.topic}/partitions?force=true", method="DELETE")
 
 
 def _settings() -> Settings:
@@ -124,13 +162,13 @@ def _settings() -> Settings:
     return load_settings()
 
 
-def _run(cluster: RayCluster, outcome: DemoOutcome) -> None:
+def _run(scene: Scene, outcome: DemoOutcome) -> None:
     expected = Counter(flight.identity for flight in flights())
     outcome.check(len(expected) == FLIGHTS, f"the file holds {len(expected)} flights, not {FLIGHTS}")
-    _admin(cluster, f"persistent/public/default/{TOPIC}/partitions", PARTITIONS)
-    with cluster.client() as client:
+    _admin(scene.cluster, f"persistent/public/default/{scene.topic}/partitions", PARTITIONS)
+    with scene.cluster.client() as client:
         # Created before the first message: from now on nothing goes until it is acknowledged here.
-        client.subscribe(TOPIC, "spark").close()
+        client.subscribe(scene.topic, "spark").close()
     bars = (
         TextColumn("{task.description:<28}"),
         BarColumn(),
@@ -139,21 +177,22 @@ def _run(cluster: RayCluster, outcome: DemoOutcome) -> None:
         TimeElapsedColumn(),
     )
     with Progress(*bars, console=outcome.console) as shown:
-        _publish(cluster, shown, outcome)
-        _consume(expected, shown, outcome)
-    _spark(expected, outcome)
+        _publish(scene, shown, outcome)
+        _consume(scene.topic, expected, shown, outcome)
+    if outcome.with_spark:
+        _spark(scene.topic, expected, outcome)
 
 
 # -- publishing and the kill ---------------------------------------------------------------------------------------
 
 
-def _publish(cluster: RayCluster, shown: Progress, outcome: DemoOutcome) -> None:
+def _publish(scene: Scene, shown: Progress, outcome: DemoOutcome) -> None:
     bar = shown.add_task("publish from Ray tasks", total=FLIGHTS, note="")
     progress: demo_tasks.ProgressHandle = remote(demo_tasks.Progress, num_cpus=0).remote()
     task = remote(demo_tasks.publish, num_cpus=0.5)
     begin = time.perf_counter()
     running: list[Answer[demo_tasks.Outcome]] = [
-        task.remote(TOPIC, part, PUBLISHERS, progress) for part in range(PUBLISHERS)
+        task.remote(scene.topic, part, PUBLISHERS, progress) for part in range(PUBLISHERS)
     ]
     killed = ""
     pending = running
@@ -164,7 +203,7 @@ def _publish(cluster: RayCluster, shown: Progress, outcome: DemoOutcome) -> None
         shown.update(bar, completed=done, note=killed)
         if not killed and done >= FLIGHTS // 2 and in_flight:
             outcome.killed_s = _since(begin)
-            killed = _kill_an_owner(cluster)
+            killed = _kill_an_owner(scene)
             outcome.step("broker killed half-way", killed, f"{in_flight:,} sends in flight")
     results = ask(running)
     seconds = time.perf_counter() - begin
@@ -177,30 +216,37 @@ def _publish(cluster: RayCluster, shown: Progress, outcome: DemoOutcome) -> None
     outcome.step(f"publish, {PUBLISHERS} Ray tasks", f"{received:,} receipts", _rate(received, seconds))
 
 
-def _kill_an_owner(cluster: RayCluster) -> str:
-    """SIGKILL the broker that owns the first partition; returns its name with its partitions."""
+def _kill_an_owner(scene: Scene) -> str:
+    """SIGKILL the broker that owns the first partition; returns its name with its partitions.
+
+    Ray kills a broker that may be on another machine. Nothing is closed in that case, either.
+    """
     owners: dict[str, list[int]] = {}
     for partition in range(PARTITIONS):
-        answer = _admin(cluster, f"lookup/v2/topic/persistent/public/default/{TOPIC}-partition-{partition}", prefix="")
+        path = f"lookup/v2/topic/persistent/public/default/{scene.topic}-partition-{partition}"
+        answer = _admin(scene.cluster, path, prefix="")
         owners.setdefault(answer["brokerUrl"], []).append(partition)
     url, partitions = next(iter(owners.items()))
-    name = broker_id(cluster.service_urls.index(url) + 1)
+    name = broker_id(scene.cluster.service_urls.index(url) + 1)
     broker: _Process = find_actor(actor_name(name))
-    os.kill(ask(broker.process_id.remote()), signal.SIGKILL)
+    if scene.joined:
+        kill_actor(broker)
+    else:
+        os.kill(ask(broker.process_id.remote()), signal.SIGKILL)
     return f"{name} (partitions {', '.join(map(str, partitions))})"
 
 
 # -- consuming -----------------------------------------------------------------------------------------------------
 
 
-def _consume(expected: "Counter[FlightIdentity]", shown: Progress, outcome: DemoOutcome) -> None:
+def _consume(topic: str, expected: "Counter[FlightIdentity]", shown: Progress, outcome: DemoOutcome) -> None:
     bar = shown.add_task("consume, Shared, in Ray tasks", total=FLIGHTS, note="")
     progress: demo_tasks.ProgressHandle = remote(demo_tasks.Progress, num_cpus=0).remote()
     task = remote(demo_tasks.consume, num_cpus=0.5)
     begin = time.perf_counter()
     seconds = 0.0
     running: list[Answer[list[FlightIdentity]]] = [
-        task.remote(TOPIC, "workers", number, FLIGHTS, progress) for number in range(CONSUMERS)
+        task.remote(topic, "workers", number, FLIGHTS, progress) for number in range(CONSUMERS)
     ]
     pending = running
     while pending:
@@ -235,7 +281,7 @@ def _compare(
 # -- Spark ---------------------------------------------------------------------------------------------------------
 
 
-def _spark(expected: "Counter[FlightIdentity]", outcome: DemoOutcome) -> None:
+def _spark(topic: str, expected: "Counter[FlightIdentity]", outcome: DemoOutcome) -> None:
     from ...spark import read_topic, session
 
     pandas = subprocess.Popen(PANDAS, stdout=subprocess.PIPE, text=True, cwd="/")
@@ -248,7 +294,7 @@ def _spark(expected: "Counter[FlightIdentity]", outcome: DemoOutcome) -> None:
         return
     with outcome.console.status("reading the topic into Spark …"):
         begin = time.perf_counter()
-        frame = read_topic(spark, TOPIC, progress=False)  # the status line is the display here
+        frame = read_topic(spark, topic, progress=False)  # the status line is the display here
         rows = frame.count()
         seconds = time.perf_counter() - begin
     outcome.step("read into Spark", f"{rows:,} rows", _rate(rows, seconds))
@@ -294,12 +340,14 @@ def _stop_spark() -> None:
 # -- small things --------------------------------------------------------------------------------------------------
 
 
-def _admin(cluster: RayCluster, path: str, body: object = None, prefix: str = "admin/v2/") -> Any:
-    """GET, or PUT when there is a body. Raises ClusterError."""
+def _admin(
+    cluster: RayCluster, path: str, body: object = None, prefix: str = "admin/v2/", method: str | None = None
+) -> Any:
+    """GET, or PUT when there is a body, or another method. Raises ClusterError."""
     request = urllib.request.Request(
         f"{cluster.admin_url}/{prefix}{path}",
         data=None if body is None else json.dumps(body).encode(),
-        method="GET" if body is None else "PUT",
+        method=method or ("GET" if body is None else "PUT"),
         headers={"Content-Type": "application/json"},
     )
     try:
@@ -345,4 +393,5 @@ def _show(outcome: DemoOutcome, image: Path) -> None:
     if outcome.left_out:
         console.print(f"[yellow]the Spark step was left out:[/yellow] {outcome.left_out}", highlight=False)
     if not outcome.wrong and not outcome.left_out:
-        console.print("[green]every flight arrived, and the figures agree[/green]")
+        figures = ", and the figures agree" if outcome.with_spark else ""
+        console.print(f"[green]every flight arrived{figures}[/green]")

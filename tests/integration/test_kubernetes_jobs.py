@@ -66,6 +66,10 @@ def test_the_small_overlay_starts_is_measured_and_comes_back(network: Network) -
     expected = {name: name for name in BOOKIES} | {"broker-1": "brokers", "broker-2": "brokers", "admin": HEAD}
     assert places(layout) == expected
     assert "200000 records sent" in layout.run_job(job("benchmark"))
+    shown = layout.run_job(job("demo"))
+    assert "broker killed half-way" in shown and "every flight arrived" in shown
+    wait_until(lambda: places_if_known(layout) == expected, "the broker that the demo killed runs again", 60)
+    assert "flights" not in layout.run(HEAD, "magnetar admin topics list public/default")
 
     url = forwarding(layout, "brokers")
     with layout.client.network():
