@@ -11,7 +11,7 @@
 | `managed/<topic path>` | chain of ledgers of a topic |
 | `cursors/<topic path>/<subscription>` | one durable cursor |
 | `topics/<topic path>` | one topic, partitioned or plain, with its number of partitions |
-| `assignments/<topic path>` | the broker that owns a partition, with epoch |
+| `assignments/<topic path>` | format 1 only: the broker that owned a partition, with epoch |
 | `slots/<2 digits>` | one page of slots: the broker that owns each, with epoch |
 | `tenants/<tenant>`, `namespaces/<tenant>/<namespace>` | policies |
 | `topic-policies/<topic path>` | policies of a topic, partitioned or plain |
@@ -123,11 +123,6 @@ def topic(topic_path: str) -> str:
 def topics_prefix(namespace: str, domain: str = "persistent") -> str:
     """The prefix of all topics of a namespace given as `tenant/namespace`."""
     return f"{TOPICS_PREFIX}{domain}/{namespace}/"
-
-
-def assignment(topic_path: str) -> str:
-    """The key of the assignment of a partition or plain topic."""
-    return f"{ASSIGNMENTS_PREFIX}{topic_path}"
 
 
 def slot_page(number: int) -> str:

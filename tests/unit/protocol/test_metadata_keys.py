@@ -63,7 +63,6 @@ def test_prefixes_find_only_their_own() -> None:
     assert not keys.topic(TopicName.parse("t/n2/x").path).startswith(keys.topics_prefix("t/n"))
     assert keys.namespace("t/n").startswith(keys.namespaces_prefix("t"))
     assert keys.managed_ledger(topic) == "managed/persistent/t/n/x"
-    assert keys.assignment(topic) == "assignments/persistent/t/n/x"
     assert keys.slot_page(7) == "slots/07"
     assert keys.counter("ledger") == "counters/ledger"
     assert keys.bookie_id_of(keys.bookie("bookie-1")) == "bookie-1"

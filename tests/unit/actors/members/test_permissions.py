@@ -59,7 +59,7 @@ def test_readers_may_call_what_is_listed_here_and_no_more(role: str) -> None:
         ("broker", metadata_keys.CLUSTER, False),
         ("broker", metadata_keys.COORDINATOR_EPOCH, False),
         ("broker", metadata_keys.bookie("bookie-1"), False),
-        ("broker", metadata_keys.assignment("persistent/public/default/t"), False),
+        ("broker", metadata_keys.ASSIGNMENTS_PREFIX + "persistent/public/default/t", False),
         ("bookie", metadata_keys.bookie("bookie-1"), True),
         ("bookie", metadata_keys.bookie("bookie-2"), False),
         ("bookie", metadata_keys.ledger(7), False),

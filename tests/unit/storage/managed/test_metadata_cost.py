@@ -44,7 +44,7 @@ class Broker:
         self.ledgers.records._store = self.metadata  # type: ignore[assignment]
 
     async def open(self, epoch: int) -> ManagedLedger:
-        key = metadata_keys.assignment(NAME)
+        key = metadata_keys.ASSIGNMENTS_PREFIX + NAME
         found = await self.cluster.metadata.get(key)
         value = pack({"broker": "b", "incarnation": "1", "epoch": epoch})
         await self.cluster.metadata.put(key, value, None if found is None else found.version)

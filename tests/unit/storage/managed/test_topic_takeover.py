@@ -18,7 +18,7 @@ from support.fakes.bookies import Adds, FakeCluster
 pytestmark = pytest.mark.cluster_settings(cursor_flush_interval_s=0.02)
 
 NAME = "persistent/public/default/t"
-ASSIGNMENT = metadata_keys.assignment(NAME)
+ASSIGNMENT = metadata_keys.ASSIGNMENTS_PREFIX + NAME
 
 
 async def assign(cluster, epoch):

@@ -15,7 +15,7 @@ async def old_store(assignments: int) -> MemoryMetadataStore:
     await store.put(keys.CLUSTER, pack({"id": "c", "created_ms": 1}), None)
     await store.put(keys.topic("persistent/public/default/t"), b"stays", None)
     for number in range(assignments):
-        await store.put(keys.assignment(f"persistent/public/default/t{number}"), b"goes", None)
+        await store.put(f"{keys.ASSIGNMENTS_PREFIX}persistent/public/default/t{number}", b"goes", None)
     return store
 
 
