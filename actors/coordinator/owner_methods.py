@@ -72,7 +72,7 @@ class PlacementMethods:
         contents, placement = self._office.contents, self._placement
         if not slots or not all(0 <= slot < contents.slots for slot in slots):
             raise ProtocolError(f"there are {contents.slots} slots")
-        free = list(takewhile(lambda slot: slot not in placement.held, slots))
+        free = list(takewhile(lambda slot: not placement.may_move(slot), slots))
         if not free:
             raise ServiceUnitNotReady(f"slot {slots[0]} may be about to move: ask again")
         members, done = contents.page(free, GRANTS_PER_PAGE)

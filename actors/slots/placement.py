@@ -25,7 +25,7 @@ Invariants:
    topic. Then both owners would have the topic under one epoch: the greater one of slot and topic.
 3. The members are told of a change only after it is stored, and of each change under the next number.
 4. A slot without topics moves as soon as evenness wants it. Other slots move with `hold`, a release by their owner,
-   `force` and `unhold`.
+   `force` and `unhold`. From `hold` until the new owner is stored nobody gets a grant for what lies in them.
 
 An *exception* is a topic that was moved alone. It has an owner and an epoch of its own, in the page of its slot. It
 ends when its slot gets another owner, or when its topic is deleted. If its owner ends, the owner of its slot gets it.
@@ -80,8 +80,6 @@ class SlotPlacement:
         self._work = SlotWork()
         self._waiting = SlotWork()  # for a broker, or for the end of the grace
         self._wishes = SlotWishes(self.table, membership)
-        self.held = self._wishes.held
-        """Slots that are left alone until `unhold`."""
         self._askers: dict[str, list[asyncio.Future[SlotEntry]]] = {}
         self._spread = False
         self._wake = asyncio.Event()
@@ -132,7 +130,7 @@ class SlotPlacement:
         """
         current = self.table.entry_of(topic)
         slot = slot_of(topic, self.table.slots)
-        if self._wishes.is_settled(current) and slot not in self._wishes.held and topic.full not in self._wishes.moves:
+        if self._wishes.is_settled(current) and not self.holds(topic):
             return current
         asker: asyncio.Future[SlotEntry] = asyncio.get_running_loop().create_future()
         self._askers.setdefault(topic.full, []).append(asker)
@@ -218,9 +216,16 @@ class SlotPlacement:
         if any(self.table.exception(TopicName.parse(topic)) is not None for topic in topics) or self._pages.doubtful:
             raise ServiceUnitNotReady("the topics are still owned apart from their slots: try again")
 
+    def may_move(self, slot: int) -> bool:
+        """Whether a slot may be about to move: it is held, or shall leave its owner and has not yet.
+
+        Its owner gets no grants: it has released the slot, and would open topics that the next one is about to fence.
+        """
+        return slot in self._wishes.held or slot in self._wishes.forced
+
     def holds(self, topic: TopicName) -> bool:
-        """Whether a topic may be about to move: its slot is held, or it is to move alone."""
-        return slot_of(topic, self.table.slots) in self.held or topic.full in self._wishes.moves
+        """Whether a topic may be about to move: its slot may, or it is to move alone."""
+        return self.may_move(slot_of(topic, self.table.slots)) or topic.full in self._wishes.moves
 
     async def settle(self) -> None:
         """Wait until no work is left (slots that wait for a broker excepted)."""
@@ -326,8 +331,7 @@ class SlotPlacement:
         for topic in list(self._askers):
             name = TopicName.parse(topic)
             entry = self.table.entry_of(name)
-            held = slot_of(name, self.table.slots) in self._wishes.held
-            if self._wishes.is_settled(entry) and not held and topic not in self._wishes.moves:
+            if self._wishes.is_settled(entry) and not self.holds(name):
                 for asker in self._askers.pop(topic):
                     if not asker.done():
                         asker.set_result(entry)

@@ -271,6 +271,23 @@ async def test_forced_slots_go_where_they_are_sent_or_anywhere_else(coordinator:
     assert table.get(one).owner == ("a", "1") and table.get(one).epoch > epoch
 
 
+async def test_nobody_is_told_the_old_owner_of_a_slot_that_is_about_to_move(coordinator: Coordinator) -> None:
+    """It has released the slot: a topic that it opened again would be fenced by the next owner a moment later."""
+    await coordinator.join("a", "b")
+    placement, before = coordinator.placement, coordinator.placement.table.get(SLOT)
+    coordinator.store.gate = asyncio.Event()
+    placement.hold([SLOT])
+    placement.force({SLOT: None})
+    placement.unhold([SLOT])
+    asked = asyncio.create_task(placement.owner(TOPIC))
+    for _ in range(10):
+        await asyncio.sleep(0)
+        assert placement.holds(TOPIC) and placement.may_move(SLOT) and not asked.done()
+    coordinator.store.gate.set()
+    assert (await asked).owner != before.owner
+    assert not placement.holds(TOPIC) and not placement.may_move(SLOT)
+
+
 async def test_a_topic_that_moves_alone_is_an_exception_of_its_slot(coordinator: Coordinator) -> None:
     await coordinator.join("a", "b", "c")
     placement, table = coordinator.placement, coordinator.placement.table
