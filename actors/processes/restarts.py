@@ -9,7 +9,8 @@ States of a restart of one member, each with the bound of its wait:
 
 It is safe when nothing drains or leaves, and every broker and bookie that should run has a session. For a bookie, no
 ledger that a broker writes has fewer copies than configured either, and a round of the auditor that began then found
-every closed ledger whole. So of each entry at most one copy is away. A ledger that lost a bookie is kept for some
+every closed ledger whole. So of each entry at most one copy is away. A coordinator that was superseded while it waited
+takes nothing away: the next one may restart another process. A ledger that lost a bookie is kept for some
 seconds before its writer goes on in another (`managed.rollover`). A second bookie that went away earlier would leave
 it below its ack quorum.
 
@@ -138,7 +139,7 @@ class Restarts(Generic[Handle]):
         try:
             async with asyncio.timeout(timeout_s):
                 # What it waits for lies in several processes, which tell nobody: look again.
-                while obstacle := _absent(office) or await _lacking(office, member):  # noqa: ASYNC110
+                while obstacle := await _obstacle(office, member):  # noqa: ASYNC110
                     await asyncio.sleep(POLL_S)
         except TimeoutError:
             raise RestartStopped(f"{failure} after {timeout_s:.0f} s {obstacle}") from None
@@ -152,6 +153,23 @@ def restart_view(process: str, began: float, safe: float, back: float, settled: 
         "away_s": round(back - safe, 3),
         "settled_s": round(settled - back, 3),
     }
+
+
+async def _obstacle(office: Office, member: str) -> str:
+    """Why a process may not end now; empty if nothing is in the way.
+
+    What takes long comes first. A member that went away meanwhile is noticed afterwards.
+    """
+    return _absent(office) or await _lacking(office, member) or await _in_doubt(office) or _absent(office)
+
+
+async def _in_doubt(office: Office) -> str:
+    """Why it is not certain that this coordinator is the active one; empty if it is."""
+    try:
+        await office.store.verify()
+    except MagnetarError as error:
+        return f"the coordinator cannot tell whether it is active: {error}"
+    return ""
 
 
 def _absent(office: Office) -> str:

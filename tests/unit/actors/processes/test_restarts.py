@@ -9,7 +9,14 @@ import pytest
 from magnetar.actors.desired.record import DesiredState
 from magnetar.actors.processes import restarts as restarts_module
 from magnetar.actors.processes.restarts import Restarts
-from magnetar.protocol.errors import ClusterError, NoSuchKey, NotAllowedError, RestartStopped, RpcTimeout
+from magnetar.protocol.errors import (
+    ClusterError,
+    MetadataUnavailable,
+    NoSuchKey,
+    NotAllowedError,
+    RestartStopped,
+    RpcTimeout,
+)
 
 
 class Broker:
@@ -38,8 +45,11 @@ class Cluster:
         self.hangs = False
         self.desired = SimpleNamespace(state=DesiredState.of(2, 3), emptied=frozenset())
         self.rebalancer = SimpleNamespace(finish=self._finish)
+        self.verified: list[Exception | None] = [None]
+        """What the store says about the coordinator's epoch; the last answer stays."""
         self.office: Any = SimpleNamespace(
             desired=self.desired,
+            store=SimpleNamespace(verify=self._verify),
             rebalancer=self.rebalancer,
             membership=SimpleNamespace(all=lambda: self._sessions(""), of_role=self._sessions),
             broker_calls=SimpleNamespace(of=self.brokers.__getitem__),
@@ -55,6 +65,11 @@ class Cluster:
 
     async def _look_again(self) -> bool:
         return self.rounds.pop(0) if len(self.rounds) > 1 else self.rounds[0]
+
+    async def _verify(self) -> None:
+        answer = self.verified.pop(0) if len(self.verified) > 1 else self.verified[0]
+        if answer is not None:
+            raise answer
 
     async def _finish(self) -> None:
         self.log.append("moves have ended")
@@ -142,6 +157,29 @@ async def test_nothing_is_restarted_while_a_member_is_away_or_drains(cluster: Cl
     cluster.alive.append("bookie-2")
     cluster.desired.emptied = frozenset({"broker-2"})
     with pytest.raises(RestartStopped, match="broker-2 still drains"):
+        await cluster.restarts.restart("bookie-1")
+    assert cluster.log == []
+
+
+@pytest.mark.parametrize("member", ["bookie-2", "broker-1", "admin"])
+async def test_a_coordinator_that_was_superseded_takes_nothing_away(cluster: Cluster, member: str) -> None:
+    cluster.verified = [MetadataUnavailable("this coordinator (epoch 3) was superseded")]
+    with pytest.raises(RestartStopped, match=rf"{member} was not restarted: .* whether it is active: .* superseded"):
+        await cluster.restarts.restart(member)
+    assert cluster.log == []
+    cluster.verified = [MetadataUnavailable("the database is away"), None]
+    await cluster.restarts.restart(member)
+    assert f"restart {member}" in cluster.log
+
+
+async def test_a_member_that_goes_away_while_ledgers_are_looked_at_is_noticed(cluster: Cluster) -> None:
+    async def look_again() -> bool:
+        if "bookie-3" in cluster.alive:
+            cluster.alive.remove("bookie-3")
+        return True
+
+    cluster.office.auditor.look_again = look_again
+    with pytest.raises(RestartStopped, match=r"bookie-1 was not restarted: .* bookie-3 is away"):
         await cluster.restarts.restart("bookie-1")
     assert cluster.log == []
 
