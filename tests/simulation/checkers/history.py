@@ -132,6 +132,10 @@ class History:
             last = self._closed[ledger_id][0]
             self.violated(f"I3: entry {(ledger_id, entry_id)} acknowledged behind the end {last} of its closed ledger")
 
+    def highest_acknowledged(self, ledger_id: int) -> int:
+        """The last entry of a ledger that a writer acknowledged, −1 if there is none."""
+        return self._highest_acknowledged.get(ledger_id, -1)
+
     # -- from consumers --------------------------------------------------------------------------------------------
 
     def was_delivered(self, topic: str, subscription: str, payload: bytes, message_id: MessageId) -> None:

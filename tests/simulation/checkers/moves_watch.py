@@ -50,8 +50,14 @@ class MovesWatch:
                 )
 
 
-def durable_entries(store: BookieStore, metadata: LedgerMetadata) -> dict[int, None] | None:
-    """Entries of a ledger that are durable on this disk; None when a damaged index cannot tell."""
+def durable_entries(
+    store: BookieStore, metadata: LedgerMetadata, last_entry: int | None = None
+) -> dict[int, None] | None:
+    """Entries of a ledger that are durable on this disk; None when a damaged index cannot tell.
+
+    Up to its end, or up to `last_entry`.
+    """
+    last = metadata.last_entry if last_entry is None else last_entry
     state = store.entries.ledgers.get(metadata.ledger_id)
     found: dict[int, None] = {}
     if state is None or state.nonce != metadata.nonce:
@@ -64,11 +70,7 @@ def durable_entries(store: BookieStore, metadata: LedgerMetadata) -> dict[int, N
                 continue
             if rows is None:
                 rows = reader.rows(segment, metadata.ledger_id)
-            found.update(
-                dict.fromkeys(
-                    row.entry_id for row in rows.between(0, metadata.last_entry, len(rows), segment.synced_end)
-                )
-            )
+            found.update(dict.fromkeys(row.entry_id for row in rows.between(0, last, len(rows), segment.synced_end)))
     except (EntryCorrupt, OSError):
         return None
     finally:

@@ -1,7 +1,11 @@
-"""I8: every broker ends with the coordinator's slots, serves what is its own and exists, and nothing else."""
+"""I8: every broker ends with the coordinator's slots, serves what is its own and exists, and nothing else.
+
+Every slot, and every topic that moved alone, ends with an owner that is alive. None is about to move.
+"""
 
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
+from magnetar.actors.slots.placement import SlotPlacement
 from magnetar.protocol.topics import TopicName
 
 from ..world.cluster import SimCluster
@@ -10,7 +14,16 @@ from ..world.cluster import SimCluster
 def slots_agree(cluster: SimCluster) -> bool:
     """Whether they do at this moment."""
     brokers = [node.service for node in cluster.brokers if node.ready]
-    return cluster.coordinator.ready and all(_agrees(broker, cluster.coordinator.service) for broker in brokers)
+    if not cluster.coordinator.ready or not _is_settled(cluster.coordinator.service.office.placement):
+        return False
+    return all(_agrees(broker, cluster.coordinator.service) for broker in brokers)
+
+
+def _is_settled(placement: SlotPlacement) -> bool:
+    """Whether no slot and no topic waits for an owner, or for the end of a move."""
+    wishes, rows = placement._wishes, placement.table.rows()
+    entries = (*rows.entries.values(), *rows.exceptions.values())
+    return not (wishes.held or wishes.forced or wishes.moves) and all(wishes.is_settled(one) for one in entries)
 
 
 def _agrees(broker: BrokerService, coordinator: CoordinatorService) -> bool:
@@ -19,10 +32,8 @@ def _agrees(broker: BrokerService, coordinator: CoordinatorService) -> bool:
         return False
     own = broker.broker_id, link.identity.incarnation
     served = [TopicName.parse(topic) for topic in broker.topics.owned]
-    owners = [one.owner for one in table.rows().entries.values()]
     return (
         all(link.slots.get(slot) == table.get(slot) for slot in range(table.slots))
-        and None not in owners
         and all(table.entry_of(name).owner == own for name in served)
         and all(coordinator.office.registry.facts(name) is not None for name in served)
     )

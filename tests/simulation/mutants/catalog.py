@@ -24,6 +24,7 @@ from .original import ORIGINAL
 from .own import OWN
 from .policies import POLICIES
 from .repair import REPAIR
+from .restarting import RESTARTING
 from .schemas import SCHEMAS
 from .silence import SILENCE
 from .slots import SLOTS
@@ -44,6 +45,7 @@ MUTANTS = {
         *OWN,
         *POLICIES,
         *REPAIR,
+        *RESTARTING,
         *SCHEMAS,
         *SILENCE,
         *SLOTS,

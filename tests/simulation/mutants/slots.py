@@ -1,10 +1,14 @@
-"""Bugs of slots: who owns them, and who is told."""
+"""Bugs of slots: who owns them, who is told, and who has to release them before they move."""
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 
+from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.coordinator.member_lists import MemberLists
+from magnetar.actors.coordinator.rebalancing import Rebalancer
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.actors.slots.pages import SlotPages
+from magnetar.actors.slots.placement import SlotPlacement
 from magnetar.storage.metadata.slot_rows import SlotRows
 
 from .mutant import Mutant, replace
@@ -33,7 +37,64 @@ def _keep_the_epoch_of_a_slot(stack: ExitStack) -> None:
     replace(stack, SlotPages, "write", write)
 
 
+def _do_not_ask_for_a_release(stack: ExitStack) -> None:
+    async def release(self: Rebalancer, slots: object, topics: object) -> None:
+        """The owner goes on until it hears of the next one."""
+
+    replace(stack, Rebalancer, "_release", release)
+
+
+def _answer_a_release_at_once(stack: ExitStack) -> None:
+    async def release(self: Ownership, number: int, slots: Iterable[int], topics: Iterable[str]) -> None:
+        """The topics stay open."""
+
+    replace(stack, Ownership, "release", release)
+
+
+def _keep_the_hold_of_a_dead_owner(stack: ExitStack) -> None:
+    """The owner ended while it was to release a slot, which nobody gets from then on."""
+
+    def let_go(self: SlotPlacement, slots: Iterable[int]) -> None:
+        unhold(self, [slot for slot in slots if self._wishes.is_settled(self.table.get(slot))])
+
+    unhold = SlotPlacement.unhold
+    replace(stack, SlotPlacement, "unhold", let_go)
+
+
+def _grant_what_is_about_to_move(stack: ExitStack) -> None:
+    """From the end of the release until the next owner is stored the old one gets grants."""
+    replace(stack, SlotPlacement, "may_move", lambda self, slot: slot in self._wishes.held)
+
+
 SLOTS = (
     Mutant("delta lost", "members are not told of some changes of slots", "I8", _lose_changes, "cluster"),
     Mutant("same slot epoch", "a slot moves without a higher epoch", "I2", _keep_the_epoch_of_a_slot, "cluster"),
+    Mutant(
+        "release forgotten",
+        "a slot moves although its owner was not asked to release it",
+        "I16",
+        _do_not_ask_for_a_release,
+        "cluster",
+    ),
+    Mutant(
+        "empty release",
+        "a broker says that it released a slot, and closes no topic",
+        "I16",
+        _answer_a_release_at_once,
+        "cluster",
+    ),
+    Mutant(
+        "held for good",
+        "a slot whose owner ends during the release stays without an owner",
+        "I8",
+        _keep_the_hold_of_a_dead_owner,
+        "cluster",
+    ),
+    Mutant(
+        "granted again",
+        "an owner that released a slot gets grants until the next one is stored",
+        "I16",
+        _grant_what_is_about_to_move,
+        "cluster",
+    ),
 )

@@ -21,6 +21,7 @@ from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
+from magnetar.storage.metadata.slot_rows import SlotOwner
 from magnetar.storage.metadata.store import Versioned
 
 from ..checkers import publish_watch
@@ -30,6 +31,7 @@ from ..checkers.delivery_watch import DeliveryWatch
 from ..checkers.history import History
 from ..checkers.metadata_watch import MetadataWatch
 from ..checkers.policies_agree import policies_agree
+from ..checkers.release_watch import ReleaseWatch
 from ..checkers.slots_agree import slots_agree
 from ..checkers.store_watch import StoreWatch, missing_copies
 from ..checkers.validation import Validation
@@ -237,7 +239,7 @@ class Scenario:
         if faults is not None:
             await faults.heal()
         for workload in self._workloads:
-            await workload.run(workload.revived)
+            await workload.run(workload.revived, workload.revived_limit_s)
 
     async def _unless_killed(self, workload: Workload, step: Any, limit_s: float) -> None:
         process = workload.process
@@ -433,4 +435,15 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     DeliveryWatch(history).install(stack)
     AcknowledgeWatch(history).install(stack)
     CursorWatch(history, cluster.records).install(stack)
+    ReleaseWatch(history, partial(broker_of, cluster)).install(stack)
     publish_watch.install(history, stack)
+
+
+def broker_of(cluster: SimCluster, owner: SlotOwner) -> BrokerService | None:
+    """The service of a broker's incarnation, if it runs."""
+    for node in cluster.brokers:
+        if node.name == owner.broker and node.running and isinstance(node.service, BrokerService):
+            link = node.service.ownership._link
+            if link is not None and link.identity.incarnation == owner.incarnation:
+                return node.service
+    return None

@@ -1,7 +1,7 @@
 """Workloads about what topics keep: a share of the runs has one kind of them, in the place of most of the others.
 
 In the scenario "kept" every run has one. In a scenario that has the name of a kind every run has this one. These are
-for mutants that only such a workload finds. A share of the other runs has the kind "draining".
+for mutants that only such a workload finds. Shares of the other runs have the kinds "draining" and "restarting".
 """
 
 from collections.abc import Callable
@@ -20,6 +20,7 @@ from ..workloads.leaving import Leaving
 from ..workloads.loading import Loading
 from ..workloads.numbered import Numbered
 from ..workloads.registering import Registering
+from ..workloads.restarting import Restarting
 from ..workloads.terminating import Terminating
 from ..workloads.workload import Workload
 from ..world.chance import drawn_apart
@@ -29,6 +30,8 @@ SHARE = 0.25
 """So many runs have one."""
 DRAINING = "draining"
 DRAINING_SHARE = 0.1
+RESTARTING = "restarting"
+RESTARTING_SHARE = 0.05
 """Of the runs that have none."""
 
 Harmed = Callable[[], list[str]]
@@ -44,13 +47,16 @@ def draw(
     `kind`: this one, in every run.
     """
     if random.random() >= share and kind is None:
-        if drawn_apart(random).random() >= DRAINING_SHARE:
+        share = drawn_apart(random).random()
+        if share >= DRAINING_SHARE + RESTARTING_SHARE:
             return []
-        kind = DRAINING
+        kind = DRAINING if share < DRAINING_SHARE else RESTARTING
     drawn = random.choice(list(KEPT))
     chance = Random(random.getrandbits(64))
     if kind == DRAINING:
         return [Draining(cluster, history, chance, "operator", harmed)]
+    if kind == RESTARTING:
+        return [Restarting(cluster, history, chance, "restarter", harmed)]
     return KEPT[kind or drawn](cluster, history, chance)
 
 
@@ -108,4 +114,4 @@ KEPT: dict[str, Making] = {
     "terminating": _terminating,
     "registering": _registering,
 }
-KINDS = (*KEPT, DRAINING)
+KINDS = (*KEPT, DRAINING, RESTARTING)

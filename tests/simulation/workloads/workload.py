@@ -25,6 +25,8 @@ ANSWER_LIMIT_S = 60.0
 class Workload:
     """One client in a process of its own."""
 
+    revived_limit_s = ANSWER_LIMIT_S
+
     def __init__(self, cluster: SimCluster, history: History, random: Random, name: str) -> None:
         self.name = name
         self.cluster = cluster

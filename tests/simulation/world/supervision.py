@@ -11,12 +11,14 @@ Machines have no other effect: each node keeps its own name in the network.
 import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
+from typing import NamedTuple
 
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.desired.planner import CookieFound, Machine
 from magnetar.actors.desired.record import DesiredState
 from magnetar.actors.processes.plan import ClusterPlan, Layout, NodePlan
 from magnetar.actors.processes.reconciler import Reconciler
+from magnetar.actors.processes.restarts import Restarts
 from magnetar.actors.processes.supervisor import Supervisor
 from magnetar.protocol.errors import ServiceUnitNotReady
 from magnetar.protocol.names import ROLE_ADMIN
@@ -45,6 +47,16 @@ class MemberProcess:
         return self.process is None or self.process.alive
 
 
+class Carrier(NamedTuple):
+    """What carries a coordinator's service, and the members' processes beside it."""
+
+    process: Process
+    office: Office
+    supervisor: Supervisor[MemberProcess]
+    reconciler: Reconciler[MemberProcess]
+    restarts: Restarts[MemberProcess]
+
+
 class Supervision:
     """See the module. To be made before the cluster starts."""
 
@@ -53,6 +65,14 @@ class Supervision:
         """Told when the desired state no longer names a member."""
         self.on_erased: Callable[[Node], None] = lambda node: None
         """Told just before the directory of a bookie is emptied."""
+        self.on_close: Callable[[Node, Carrier], None] = lambda node, carrier: None
+        """Told just before a member is asked to close, and by which coordinator."""
+        self.on_back: Callable[[Node], None] = lambda node: None
+        """Told when a coordinator finds that a member runs."""
+        self.carrier: Carrier | None = None
+        """That of the coordinator which took office last."""
+        self.launch_s = 0.0
+        """How long a process takes to begin."""
         self.desired = DesiredState.of(len(cluster.brokers), len(cluster.bookies))
         """As it is stored, or will be."""
         self.closed: dict[Process, None] = {}
@@ -84,7 +104,17 @@ class Supervision:
         plan = ClusterPlan(CLUSTER_ID, b"", self.cluster.settings, "memory:", layout, tuple(found), ())
         supervisor = Supervisor[MemberProcess](process.env, launcher)
         reconciler = Reconciler(process.env, plan, supervisor, machines, launcher)
+        restarts = Restarts(supervisor, reconciler)
+        launcher.carrier = self.carrier = Carrier(process, office, supervisor, reconciler, restarts)
         await reconciler.start(office, dict(self.runs_on))
+
+    async def end_coordinator(self, carrier: Carrier) -> None:
+        """End a coordinator as `CoordinatorActor` does. To be called in its process; the next one begins by itself."""
+        await carrier.restarts.prepare_coordinator()
+        await carrier.reconciler.close()
+        await carrier.supervisor.close()
+        await self.cluster.coordinator.service.close()
+        carrier.process.kill()
 
     def leave(self, machine: str, *, leaves: bool) -> None:
         """A machine is about to go, or stays after all."""
@@ -171,6 +201,7 @@ class Launcher:
         self._supervision = supervision
         self._cluster = supervision.cluster
         self._process = process
+        self.carrier: Carrier | None = None
 
     async def adopt(self, node: NodePlan) -> MemberProcess | None:
         """The process that runs, once its service has started."""
@@ -190,6 +221,8 @@ class Launcher:
             if member.gone:
                 raise ServiceUnitNotReady(f"{member.name} is gone for good")
             await asyncio.sleep(LOOK_S)
+        if self._supervision.launch_s:
+            await asyncio.sleep(self._supervision.launch_s)
         self._cluster.launch(member)
         process = member.process
         try:
@@ -207,6 +240,7 @@ class Launcher:
         async with asyncio.timeout(LAUNCH_LIMIT_S):
             while process is not None and process.alive and member.process is process:
                 if member.ready:
+                    self._supervision.on_back(member)
                     return MemberProcess(member, process)
                 await asyncio.sleep(LOOK_S)
         return None
@@ -222,6 +256,8 @@ class Launcher:
         node, process = handle.node, handle.process
         if node is None or process is None or not process.alive:
             return
+        assert self.carrier is not None
+        self._supervision.on_close(node, self.carrier)
         closing = process.spawn(self._close(node, process), "close")
         while process.alive and not closing.done():  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)

@@ -1,0 +1,116 @@
+"""I16: moves are in order. Stands beside the coordinators, where they store that a slot or a topic has another owner.
+
+An owner with a session has released what it gives away: it has no grant for a topic in the slot when the coordinator
+decides, and none when that is stored. It may still have one if the coordinator asked it to release the slot or topic,
+and the request failed: an owner that does not answer holds nothing up.
+
+A slot in which nothing lies needs no release. A topic that is created there while it moves may be granted to either.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from magnetar.actors.broker.service import BrokerService
+from magnetar.actors.members.peer_calls import MemberCalls
+from magnetar.actors.slots.placement import SlotPlacement
+from magnetar.protocol.names import ROLE_BROKER
+from magnetar.protocol.topics import TopicName
+from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner
+
+from ..world.loop import PROCESS
+from .history import History
+from .store_watch import is_dead, who
+
+FindBroker = Callable[[SlotOwner], BrokerService | None]
+Refused = tuple[object, int | str, int]
+"""The process of a coordinator, a slot or topic, and the epoch of its owner, which did not answer."""
+
+
+class ReleaseWatch:
+    """See the module. `find` returns the service of a broker's incarnation, if it runs."""
+
+    def __init__(self, history: History, find: FindBroker) -> None:
+        self._history = history
+        self._find = find
+        self._refused: dict[Refused, None] = {}
+        self._placements: dict[object, SlotPlacement] = {}
+
+    def install(self, stack: ExitStack) -> None:
+        """Watch until the stack is left."""
+        start, write, call = SlotPlacement.start, SlotPlacement._write, MemberCalls._call
+
+        async def starting(placement: SlotPlacement) -> None:
+            self._placements[PROCESS.get()] = placement
+            await start(placement)
+
+        async def writing(
+            placement: SlotPlacement,
+            targets: Mapping[int, str],
+            topics: Mapping[str, str | None],
+            brokers: Mapping[str, str],
+        ) -> None:
+            judged = self.to_judge(placement, targets, topics)
+            self.judge(judged, "decides")
+            await write(placement, targets, topics, brokers)
+            self.judge(judged, "stores")
+
+        async def calling(calls: MemberCalls[Any], node_id: str, method: str, /, **arguments: Any) -> object:
+            try:
+                return await call(calls, node_id, method, **arguments)
+            except BaseException:
+                if method == "release":
+                    self.was_refused((*arguments["slots"], *arguments["topics"]))
+                raise
+
+        stack.enter_context(patch.object(SlotPlacement, "start", starting))
+        stack.enter_context(patch.object(SlotPlacement, "_write", writing))
+        stack.enter_context(patch.object(MemberCalls, "_call", calling))
+
+    def was_refused(self, what: Iterable[int | str]) -> None:
+        """The owner of these slots and topics did not say that it released them."""
+        process = PROCESS.get()
+        placement = self._placements.get(process)
+        for one in what if placement is not None else ():
+            entry = placement.table.get(one) if isinstance(one, int) else placement.table.entry_of(TopicName.parse(one))
+            self._refused[process, one, entry.epoch] = None
+
+    def to_judge(
+        self, placement: SlotPlacement, targets: Mapping[int, str], topics: Mapping[str, str | None]
+    ) -> list[tuple[int | str, SlotEntry]]:
+        """What has to be released by its owner before it moves: slots with topics, and topics."""
+        table, membership = placement.table, placement._membership
+        moving: dict[int | str, SlotEntry] = {
+            slot: table.get(slot) for slot in targets if not placement._is_empty(slot)
+        }
+        moving |= table.exceptions_in(targets)
+        moving |= {topic: table.entry_of(TopicName.parse(topic)) for topic, one in topics.items() if one is not None}
+        process = PROCESS.get()
+
+        def is_alive(owner: SlotOwner | None) -> bool:
+            return owner is not None and membership.is_alive(ROLE_BROKER, owner.broker, owner.incarnation)
+
+        orphaned = [slot for slot in targets if not is_alive(table.get(slot).owner)]
+        excused = table.exceptions_in(orphaned)  # they end with the owner of their slot
+        return [
+            (what, entry)
+            for what, entry in moving.items()
+            if is_alive(entry.owner) and what not in excused and (process, what, entry.epoch) not in self._refused
+        ]
+
+    def judge(self, moving: Iterable[tuple[int | str, SlotEntry]], does: str) -> None:
+        """A coordinator decides, or has stored, that these have other owners."""
+        for what, entry in moving if not is_dead() else ():
+            assert entry.owner is not None
+            self._history.counts["moves judged"] += does == "stores"
+            service = self._find(entry.owner)
+            if service is None:
+                continue
+            grants = service.ownership._grants
+            held = service.ownership._by_slot.get(what, {}) if isinstance(what, int) else (what,)
+            kept = [one for one in held if one in grants and grants[one].home_epoch == entry.epoch]
+            if kept:
+                self._history.violated(
+                    f"I16: {who()} {does} that {what} leaves {entry.owner.broker}, which has not released {kept[:3]}"
+                )

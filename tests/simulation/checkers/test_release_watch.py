@@ -1,0 +1,87 @@
+"""The checker of moves finds what was not released."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from magnetar.actors.slots.table import SlotTable
+from magnetar.protocol.slots import slot_of
+from magnetar.protocol.topics import TopicName
+from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner
+from simulation.checkers.history import History
+from simulation.checkers.release_watch import ReleaseWatch
+
+TOPIC = TopicName.parse("persistent://public/default/t")
+SLOT = slot_of(TOPIC, 64)
+ENTRY = SlotEntry(SlotOwner("broker-1", "1"), 5)
+
+
+class Cluster:
+    """One slot of broker-1, with one topic for which that broker has a grant."""
+
+    def __init__(self) -> None:
+        self.history = History()
+        self.alive = True
+        self.empty = False
+        self.table = SlotTable(64)
+        self.table.set(SLOT, ENTRY)
+        ownership = SimpleNamespace(
+            _grants={TOPIC.full: SimpleNamespace(home_epoch=5)}, _by_slot={SLOT: {TOPIC.full: None}}
+        )
+        self.grants: dict[str, Any] = ownership._grants
+        self.placement: Any = SimpleNamespace(
+            table=self.table,
+            _membership=SimpleNamespace(is_alive=lambda role, broker, incarnation: self.alive),
+            _is_empty=lambda slot: self.empty,
+        )
+        self.watch = ReleaseWatch(self.history, lambda owner: SimpleNamespace(ownership=ownership))  # type: ignore[arg-type,return-value]
+
+    def move(self, *, alone: bool) -> list[str]:
+        slots, topics = ({}, {TOPIC.full: "broker-2"}) if alone else ({SLOT: "broker-2"}, {})
+        self.watch.judge(self.watch.to_judge(self.placement, slots, topics), "decides")
+        return [violation.partition(":")[0] for violation in self.history.violations]
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_its_owner_has_not_released_may_not_move(cluster: Cluster, alone: bool) -> None:
+    assert cluster.move(alone=alone) == ["I16"]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_what_was_released_or_has_lost_its_owner_may_move(cluster: Cluster, alone: bool) -> None:
+    cluster.grants[TOPIC.full].home_epoch = 4  # of an earlier owner
+    assert cluster.move(alone=alone) == []
+    cluster.grants[TOPIC.full].home_epoch = 5
+    cluster.alive = False
+    assert cluster.move(alone=alone) == []
+    cluster.alive = True
+    cluster.grants.clear()
+    assert cluster.move(alone=alone) == []
+
+
+def test_an_owner_that_does_not_answer_is_not_waited_for(cluster: Cluster) -> None:
+    cluster.watch._placements[None] = cluster.placement
+    cluster.watch.was_refused([SLOT, TOPIC.full])
+    assert cluster.move(alone=False) == cluster.move(alone=True) == []
+    cluster.table.set(SLOT, ENTRY._replace(epoch=6))
+    cluster.grants[TOPIC.full].home_epoch = 6
+    assert cluster.move(alone=False) == ["I16"], "it was asked under another epoch"
+
+
+def test_a_slot_without_topics_needs_no_release(cluster: Cluster) -> None:
+    cluster.empty = True
+    assert cluster.move(alone=False) == []
+
+
+def test_a_topic_that_moved_alone_is_released_by_its_own_owner_and_ends_with_that_of_its_slot(cluster: Cluster) -> None:
+    cluster.table.set(SLOT, SlotEntry(SlotOwner("broker-3", "1"), 4))
+    cluster.table.set_exception(TOPIC, ENTRY)
+    assert [what for what, _ in cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {})] == [SLOT, TOPIC.full]
+    cluster.placement._membership.is_alive = lambda role, broker, incarnation: broker == "broker-1"
+    assert cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {}) == []
