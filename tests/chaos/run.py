@@ -30,7 +30,7 @@ from rich.console import Console
 
 import magnetar
 from chaos.checking import Checking
-from chaos.events import count_events
+from chaos.events import count_events, incarnations
 from chaos.faults import Faults
 from chaos.judging import Outcome, judge, plain
 from chaos.nodes import CONTROL, on_nodes
@@ -204,11 +204,6 @@ def run(cluster: Cluster, kept: Path, site: Site, outcome: Outcome) -> None:
         for workload in [*consumers, *publishers.values()]:
             workload.kill()
     check_backlogs(cluster, outcome, checking.entries)
-
-
-def incarnations(events: Counter[str]) -> int:
-    """How often a topic may have begun again."""
-    return events["failovers"] + events["topics moved"] + events["sessions of brokers lost"]
 
 
 def one_round(number: int, faults: Faults, seconds: float) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from chaos.checking import Checking
-from chaos.events import count_events
+from chaos.events import count_events, incarnations
 from chaos.judging import Fault, Outcome, judge, plain
 from chaos.publishing import GAP_MIN_S, History
 
@@ -239,6 +239,27 @@ x ledger 9: 2 writes were refused by the fence
     assert counts["recoveries"] == 1 and counts["ensemble changes"] == 1 and counts["writes with too few bookies"] == 1
     assert counts["writes refused by a fence"] == 6 and counts["writers fenced"] == 2
     assert counts["topics moved"] == 3 and counts["tracebacks in logs"] == 1
+
+
+def test_a_topic_may_begin_again_once_for_each_broker_that_ended_and_each_round_of_moves(tmp_path: Path) -> None:
+    log = tmp_path / "worker-1.err"
+    log.write_text(
+        """x session_methods: broker-1 registered (incarnation aa, 127.0.0.1:1)
+x session_methods: broker-2 registered (incarnation cc, 127.0.0.1:2)
+x rebalancing: rebalancing: 3 topics move, in 2 slots
+x balancer: balancing the load {'broker-1': 3.0}: 2 topics move
+"""
+    )
+    assert incarnations(count_events([tmp_path])) == 2, "five topics moved, each once a round"
+    with log.open("a") as lines:
+        lines.write("x session_methods: broker-1 (incarnation aa) lost its session: its connection closed\n")
+    assert incarnations(count_events([tmp_path])) == 3
+    with log.open("a") as lines:
+        lines.write("x session_methods: broker-1 registered (incarnation bb, 127.0.0.1:1)\n")
+    assert incarnations(count_events([tmp_path])) == 3, "the loss of a session and the replacement are one"
+    with log.open("a") as lines:
+        lines.write("x session_methods: broker-2 registered (incarnation dd, 127.0.0.1:2)\n")
+    assert incarnations(count_events([tmp_path])) == 4, "a broker may come back before its session is lost"
 
 
 def test_a_publisher_remembers_gaps_between_its_receipts(monkeypatch: pytest.MonkeyPatch) -> None:
