@@ -80,6 +80,7 @@ class SlotPlacement:
         self._work = SlotWork()
         self._waiting = SlotWork()  # for a broker, or for the end of the grace
         self._wishes = SlotWishes(self.table, membership)
+        self.may_move = self._wishes.may_move
         self._askers: dict[str, list[asyncio.Future[SlotEntry]]] = {}
         self._spread = False
         self._wake = asyncio.Event()
@@ -215,13 +216,6 @@ class SlotPlacement:
             await self.settle()
         if any(self.table.exception(TopicName.parse(topic)) is not None for topic in topics) or self._pages.doubtful:
             raise ServiceUnitNotReady("the topics are still owned apart from their slots: try again")
-
-    def may_move(self, slot: int) -> bool:
-        """Whether a slot may be about to move: it is held, or shall leave its owner and has not yet.
-
-        Its owner gets no grants: it has released the slot, and would open topics that the next one is about to fence.
-        """
-        return slot in self._wishes.held or slot in self._wishes.forced
 
     def holds(self, topic: TopicName) -> bool:
         """Whether a topic may be about to move: its slot may, or it is to move alone."""

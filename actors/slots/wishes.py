@@ -92,6 +92,13 @@ class SlotWishes:
                 waiting.add((), (topic,))
         return chosen
 
+    def may_move(self, slot: int) -> bool:
+        """Whether a slot may be about to move: it is held, or shall leave its owner and has not yet.
+
+        Its owner gets no grants: it has released the slot, and would open topics that the next one is about to fence.
+        """
+        return slot in self.held or slot in self.forced
+
     def is_settled(self, entry: SlotEntry) -> bool:
         """Whether its owner is alive."""
         owner = entry.owner

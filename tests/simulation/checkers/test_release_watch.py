@@ -79,7 +79,7 @@ def test_a_slot_without_topics_needs_no_release(cluster: Cluster) -> None:
     assert cluster.move(alone=False) == []
 
 
-def test_a_topic_that_moved_alone_is_released_by_its_own_owner_and_ends_with_that_of_its_slot(cluster: Cluster) -> None:
+def test_a_topic_that_moved_alone_is_released_by_its_own_owner(cluster: Cluster) -> None:
     cluster.table.set(SLOT, SlotEntry(SlotOwner("broker-3", "1"), 4))
     cluster.table.set_exception(TOPIC, ENTRY)
     assert [what for what, _ in cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {})] == [SLOT, TOPIC.full]

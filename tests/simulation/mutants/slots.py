@@ -9,6 +9,7 @@ from magnetar.actors.coordinator.rebalancing import Rebalancer
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.actors.slots.pages import SlotPages
 from magnetar.actors.slots.placement import SlotPlacement
+from magnetar.actors.slots.wishes import SlotWishes
 from magnetar.storage.metadata.slot_rows import SlotRows
 
 from .mutant import Mutant, replace
@@ -63,7 +64,7 @@ def _keep_the_hold_of_a_dead_owner(stack: ExitStack) -> None:
 
 def _grant_what_is_about_to_move(stack: ExitStack) -> None:
     """From the end of the release until the next owner is stored the old one gets grants."""
-    replace(stack, SlotPlacement, "may_move", lambda self, slot: slot in self._wishes.held)
+    replace(stack, SlotWishes, "may_move", lambda self, slot: slot in self.held)
 
 
 SLOTS = (

@@ -241,7 +241,7 @@ x ledger 9: 2 writes were refused by the fence
     assert counts["topics moved"] == 3 and counts["tracebacks in logs"] == 1
 
 
-def test_a_topic_may_begin_again_once_for_each_broker_that_ended_and_each_round_of_moves(tmp_path: Path) -> None:
+def test_a_topic_begins_again_once_for_each_ended_broker_and_round_of_moves(tmp_path: Path) -> None:
     log = tmp_path / "worker-1.err"
     log.write_text(
         """x session_methods: broker-1 registered (incarnation aa, 127.0.0.1:1)
