@@ -2,8 +2,7 @@
 
 The link's copy of the slots says what is this broker's. A topic is opened with a grant of the coordinator
 (`TopicGrant`). When a client or member needs a topic the broker asks for one. For slots that it gains it asks for the
-grants of all topics in them, a page at a time, and loads these in the background. So a failover does not wait for
-clients, and the topics that clients wait for go first.
+grants of all topics in them, a page at a time. `TopicLoads` then has the order in which they are loaded.
 
 States of a topic in a slot that is this broker's:
 

@@ -11,7 +11,7 @@ It keeps nothing that cannot be rebuilt from ledgers and metadata.
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from ...protocol.cluster_status import MemberData
@@ -26,6 +26,7 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ...storage.managed.managed_ledger import ManagedLedger
+from ...storage.managed.record import LeftBehind, left_behind
 from ...storage.metadata.keys import PRODUCER_COUNTER
 from ..connections.connection import ServerConnection
 from ..connections.consumer_commands import ConsumerCommands
@@ -131,7 +132,9 @@ class BrokerService:
         self.broker_id = broker_id
         self.state = BrokerState.STOPPED
         self.settings = settings
-        self.topics = Topics(env, settings, self._open_ledger, self._delete_ledger, self._claim, self._retire)
+        self.topics = Topics(
+            env, settings, self._open_ledger, self._delete_ledger, self._read_left, self._claim, self._retire
+        )
         lists = MatchedLists(TopicWatch(env, self._coordinator))
         self.lookups = Lookups(self._coordinator, Ownership(env, self.topics), settings.lookup_requests_max, lists)
         self.schemas = SchemaRegistry(env, lambda: self._coordinator().metadata)
@@ -319,6 +322,9 @@ class BrokerService:
         if session is None:
             raise ServiceUnitNotReady("this broker is joining the cluster")
         await session.delete_ledger(name, epoch)
+
+    async def _read_left(self, names: Sequence[TopicName]) -> Sequence[LeftBehind]:
+        return await left_behind(self._coordinator().metadata, [name.path for name in names])
 
     def _lacking_copies(self) -> int:
         return self._session.lacking_copies() if self._session is not None else 0

@@ -11,7 +11,8 @@ States of a topic that this broker owns, each where the dictionaries have it:
   or a bulk read has pinned ledgers of it, it is idle again. Else its counters are kept, and it closes as if it moved.
   Its ledger is closed, ledgers that nothing needs are deleted, its cursors are written. Its assignment stays.
 - *resting*: it has no instance; in `resting`. It is loaded again when a client or a member asks for it, or when a
-  change of policies may give it something to do. Then it is idle, with the counters that it had.
+  change of policies may give it something to do. Then it is idle, with the counters that it had. What it rests under
+  (`duties_of`) is stored with its chain. So its next owner need not load it, if the same policies hold there.
 
 A topic that is idle and has something to do is looked at again after `brokerTopicIdleSeconds`.
 
@@ -19,11 +20,13 @@ Invariants:
 
 - A topic rests only when it has neither clients nor entries under way, and no bulk read has pinned ledgers of it.
 - A topic with something to do by itself (expiry, quotas, retention by time, its own deletion) does not rest.
+- A broker loads each of its topics by itself, except those that rest under the policies that hold now.
 - Nothing that is acknowledged or stored depends on this module. A crash while a topic goes to rest is a crash while it
   closes. An assignment that changes meanwhile finds a topic that is closing.
 """
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections import OrderedDict
@@ -60,7 +63,7 @@ class Resting(NamedTuple):
 class CloseTopic(Protocol):
     """Closes a loaded topic. Returns what ends when it is closed, None if it is not the instance that is loaded."""
 
-    def __call__(self, topic: Topic, *, trim: bool) -> asyncio.Task[None] | None: ...
+    def __call__(self, topic: Topic, *, at_rest: bytes) -> asyncio.Task[None] | None: ...
 
 
 class IdleTopics:
@@ -86,7 +89,7 @@ class IdleTopics:
         """The topic was loaded. One that has rested goes on with the counters that it had."""
         if isinstance(topic, PersistentTopic):
             resting = self.forget(topic.name)
-            if resting is not None:
+            if resting is not None and resting.figures:
                 _resume(topic, resting.figures)
             self._left(topic)
 
@@ -107,6 +110,14 @@ class IdleTopics:
             self._idle.pop(topic, None)
 
     # -- from the broker ---------------------------------------------------------------------------------------------
+
+    def rests(self, full_name: str) -> bool:
+        """Whether the topic rests."""
+        return bool(self.resting) and full_name in self.resting.get(TopicName.parse(full_name).namespace, {})
+
+    def is_at_rest(self, name: TopicName, policies: EffectivePolicies) -> None:
+        """The topic became this broker's, and its last owner left it at rest under these policies."""
+        self.resting.setdefault(name.namespace, {})[name.full] = Resting(policies, b"")
 
     def forget(self, name: TopicName) -> Resting | None:
         """The topic rests no longer: it is loaded, or not this broker's. Returns what was left of it."""
@@ -185,7 +196,9 @@ class IdleTopics:
             self._left(topic)
         else:
             resting = Resting(topic.policies, _figures_of(topic))
-            closing = self._close(topic, trim=True)  # in this step: its next load finds what is kept
+            closing = self._close(
+                topic, at_rest=duties_of(topic.policies)
+            )  # in this step: its next load finds what is kept
             if closing is not None:
                 self.resting.setdefault(topic.name.namespace, {})[topic.name.full] = resting
                 self._going[topic] = False  # counts until it is closed
@@ -211,6 +224,14 @@ def _duties(policies: EffectivePolicies) -> tuple[object, ...]:
         policies.compaction_threshold,
         policies.deduplication_enabled,
     )
+
+
+def duties_of(policies: EffectivePolicies) -> bytes:
+    """The same for policies under which a topic does the same by itself. Never empty.
+
+    Another release may write the same policies in another way. Then a topic is loaded that could have rested.
+    """
+    return hashlib.blake2b(repr(_duties(policies)).encode(), digest_size=8).digest()
 
 
 def _namespace_of(scope: str) -> str:

@@ -5,31 +5,34 @@ here: it may have an instance and a load at the same time. Each is where the dic
 
 - The instance is in `loaded`, then in `_closing`; `topic.TRANSITIONS` has its states. It is closed when the epoch is
   raised, when it ended by itself (its ledger was taken over), and when the topic is released or no longer owned.
-- The load is in `_queue`, then in `_loading`, and ends with an instance or an error. It begins with the grant, or
-  when a caller needs the topic. It waits until the old instance is closed.
+- The load is in `_loads`, which has the order of loads, and ends with an instance or an error. It begins with the
+  grant, or when a caller needs the topic. It waits until the old instance is closed.
+
+A topic with something to do by itself is loaded without being asked for. A topic without is *at rest* (`idle_topics`),
+here or where it was before: what its last owner stored tells. All others are loaded when the broker gains them.
 
 Guarantees: a topic has up to one instance in this process, and the old one is fully closed before the next is opened.
-Up to `topic_load_concurrency_max` loads run at a time; loads that a client waits for go first. A load whose ownership
-changed meanwhile is discarded. Safety does not rest on any of this: the ledger's fencing keeps out a broker that
-wrongly believes it is the owner.
+A load whose ownership changed meanwhile is discarded. Safety does not rest on any of this: the ledger's fencing keeps
+out a broker that wrongly believes it is the owner.
 """
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, StaleEpoch
+from ...protocol.errors import NotAllowedError, ServiceUnitNotReady, StaleEpoch
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
+from ...storage.managed.record import LeftBehind
 from ..compaction.topic_compaction import open_compaction_cursor
 from ..keeping.rounds import KeepingRounds, Retire
+from ..loading.loads import AT_REST, TopicLoads
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
-from .idle_topics import IdleTopics
+from .idle_topics import IdleTopics, duties_of
 from .non_persistent import NonPersistentTopic
 from .persistent import PersistentTopic
 from .topic import CommonState, Topic, TopicState
@@ -42,10 +45,13 @@ Claim = Callable[[TopicName, bool], Awaitable[bool]]
 OpenLedger = Callable[[TopicName, int], Coroutine[object, object, ManagedLedger]]
 DeleteLedger = Callable[[TopicName, int], Coroutine[object, object, None]]
 
+ReadLeft = Callable[[Sequence[TopicName]], Awaitable[Sequence[LeftBehind]]]
+"""How the last owners left persistent topics. Raises MagnetarError."""
+
 
 class Topics:
     """See the module. `open_ledger(name, epoch)` opens and recovers the managed ledger of a topic,
-    `delete_ledger(name, epoch)` deletes it with all that belongs to it.
+    `delete_ledger(name, epoch)` deletes it with all that belongs to it, `read_left(names)` reads how it was left.
 
     `claim(name, create)` asks the coordinator for a topic that somebody came for and this broker does not own.
     `retire(name)` has the coordinator delete a topic that nobody uses.
@@ -57,6 +63,7 @@ class Topics:
         settings: Settings,
         open_ledger: OpenLedger,
         delete_ledger: DeleteLedger,
+        read_left: ReadLeft,
         claim: Claim,
         retire: Retire,
     ) -> None:
@@ -70,13 +77,14 @@ class Topics:
         self._settings = settings
         self._open_ledger = open_ledger
         self._delete_ledger = delete_ledger
+        self._read_left = read_left
         self._claim = claim
         self._idle = IdleTopics(settings, self.loaded, self._close)
         self.common = CommonState(left=self._idle.client_left)
         self._tasks = Tasks()
-        self._queue: OrderedDict[str, asyncio.Future[Topic]] = OrderedDict()
-        self._loading: dict[str, asyncio.Future[Topic]] = {}
-        self._loads: dict[str, asyncio.Task[None]] = {}
+        self._loads: TopicLoads[Topic] = TopicLoads(
+            env, settings.topic_load_concurrency_max, self._load, self._look_at, self._found_at_rest
+        )
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._rounds = KeepingRounds(settings, lambda: list(self.loaded.values()), retire)
@@ -85,24 +93,21 @@ class Topics:
     # -- ownership -----------------------------------------------------------------------------------------------
 
     def assign(self, full_name: str, epoch: int, *, load: bool) -> None:
-        """The topic is this broker's under `epoch`. With `load` it is loaded before anybody asks."""
-        if self._closed or self.owned.get(full_name, -1) >= epoch:
+        """The topic is this broker's under `epoch`. With `load` it is loaded before anybody asks, unless it rests."""
+        known = self.owned.get(full_name, -1)
+        if self._closed or known > epoch:
             return
         self.owned[full_name] = epoch
         loaded = self.loaded.get(full_name)
         if loaded is not None and loaded.epoch != epoch:
             self._close(loaded)
-        if load:
-            self._request(full_name, urgent=False)
+        if load and full_name not in self.loaded and not self._idle.rests(full_name):
+            self._loads.gained(full_name)
 
     def revoke(self, full_name: str) -> None:
         """The topic is no longer this broker's."""
         self._give_up(full_name)
         self._idle.forget(TopicName.parse(full_name))
-        waiting = self._queue.pop(full_name, None)
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(_not_ours(full_name))
-            waiting.exception()  # perhaps nobody waits
         loaded = self.loaded.get(full_name)
         if loaded is not None:
             self._close(loaded)
@@ -113,6 +118,7 @@ class Topics:
 
     def _give_up(self, full_name: str) -> None:
         self.owned.pop(full_name, None)
+        self._loads.forget(full_name, _not_ours(full_name))
         self.on_revoked(full_name)
 
     # -- use -----------------------------------------------------------------------------------------------------
@@ -135,7 +141,7 @@ class Topics:
         if topic is not None and topic.epoch == epoch and topic.state not in (TopicState.CLOSING, TopicState.CLOSED):
             self._idle.asked_for(topic)
             return topic
-        return await asyncio.shield(self._request(full_name, urgent=True))
+        return await asyncio.shield(self._loads.ask(full_name))
 
     def find(self, full_name: str) -> Topic | None:
         """The topic if it is loaded."""
@@ -199,10 +205,10 @@ class Topics:
         for full_name in list(self.owned):
             self.revoke(full_name)
         # A load that waits for an answer which no longer matters would keep the broker from coming back.
-        for load in list(self._loads.values()):
+        for load in self._loads.under_way:
             load.cancel()
         # `wait`, because a cancelled `gather` would cancel what is being closed.
-        while under_way := [*self._loads.values(), *self._closing.values()]:
+        while under_way := [*self._loads.under_way, *self._closing.values()]:
             await asyncio.wait(under_way)
 
     async def close(self) -> None:
@@ -213,61 +219,38 @@ class Topics:
         await self._rounds.close()
         await self._idle.close()
         await self.close_all()
+        await self._loads.close()
         await self._tasks.close()
 
     # -- loading -------------------------------------------------------------------------------------------------
 
-    def _request(self, full_name: str, *, urgent: bool) -> "asyncio.Future[Topic]":
-        under_way = self._loading.get(full_name)
-        if under_way is not None:
-            return under_way
-        waiting = self._queue.get(full_name)
-        if waiting is None:
-            waiting = asyncio.get_running_loop().create_future()
-            self._queue[full_name] = waiting
-        if urgent:
-            self._queue.move_to_end(full_name, last=False)
-        self._start_loads()
-        return waiting
+    async def _look_at(self, full_names: Sequence[str]) -> list[int]:
+        """See `TopicLoads`. A topic that stores nothing is loaded like one that is not at rest."""
+        await self.policies.known()
+        names = [TopicName.parse(one) for one in full_names]
+        stored = [name for name in names if name.persistent]
+        left = dict(zip(stored, await self._read_left(stored), strict=True)) if stored else {}
+        found: list[int] = []
+        for name in names:
+            one = left.get(name, LeftBehind())
+            found.append(AT_REST if one.rests and one.rests == duties_of(self.policies.of(name)) else one.begun_ms)
+        return found
 
-    def _start_loads(self) -> None:
-        while self._queue and len(self._loading) < self._settings.topic_load_concurrency_max:
-            full_name, future = self._queue.popitem(last=False)
-            self._loading[full_name] = future
-            load = self._loads[full_name] = self._tasks.spawn(self._load(full_name, future), f"load {full_name}")
-            load.add_done_callback(lambda _, name=full_name: self._load_ended(name))
+    def _found_at_rest(self, full_name: str) -> None:
+        name = TopicName.parse(full_name)
+        self._idle.is_at_rest(name, self.policies.of(name))
 
-    async def _load(self, full_name: str, future: "asyncio.Future[Topic]") -> None:
+    async def _load(self, full_name: str) -> Topic:
         try:
-            try:
-                async with asyncio.timeout(self._settings.topic_load_timeout_s):
-                    topic = await self._open(full_name)
-            except TimeoutError:
-                raise ServiceUnitNotReady(f"{full_name} could not be loaded in time") from None
-            self._watch_compactions()
-            self._rounds.start()
-            self.loaded[full_name] = topic  # in the step in which its policies were read; see `PolicyWatch`
-            self._idle.is_loaded(topic)
-            if not future.done():
-                future.set_result(topic)
-        except Exception as error:
-            if not isinstance(error, MagnetarError):
-                logger.exception("loading %s failed", full_name)
-                error = ServiceUnitNotReady(f"{full_name} could not be loaded: {error!r}")
-            else:
-                logger.warning("%s could not be loaded: %s", full_name, error)
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # perhaps nobody waits
-
-    def _load_ended(self, full_name: str) -> None:
-        """Also when it was cancelled before it began."""
-        del self._loads[full_name]
-        future = self._loading.pop(full_name)
-        if not future.done():
-            future.set_exception(_not_ours(full_name))
-            future.exception()  # perhaps nobody waits
-        self._start_loads()
+            async with asyncio.timeout(self._settings.topic_load_timeout_s):
+                topic = await self._open(full_name)
+        except TimeoutError:
+            raise ServiceUnitNotReady(f"{full_name} could not be loaded in time") from None
+        self._watch_compactions()
+        self._rounds.start()
+        self.loaded[full_name] = topic  # in the step in which its policies were read; see `PolicyWatch`
+        self._idle.is_loaded(topic)
+        return topic
 
     async def _open(self, full_name: str) -> Topic:
         topic = self.loaded.get(full_name)
@@ -309,7 +292,7 @@ class Topics:
             if name.namespace in changed or (topics_too and name.partitioned_name in changed):
                 topic.use_policies(self.policies.of(name))
         for full_name in self._idle.with_new_duties(changed, self.policies.of):
-            self._request(full_name, urgent=False)
+            self._loads.load_later(full_name)
 
     # -- closing -------------------------------------------------------------------------------------------------
 
@@ -317,21 +300,19 @@ class Topics:
         logger.warning("this broker closes %s: %s", topic.name.full, error)
         self._close(topic)
 
-    def _close(self, topic: Topic, *, trim: bool = False) -> asyncio.Task[None] | None:
+    def _close(self, topic: Topic, *, at_rest: bytes = b"") -> asyncio.Task[None] | None:
         full_name = topic.name.full
         self._idle.closes(topic)
         if self.loaded.get(full_name) is not topic:
             return None
         del self.loaded[full_name]
-        closing = self._closing[full_name] = self._tasks.spawn(
-            self._close_topic(topic, trim=trim), f"close {full_name}"
-        )
+        closing = self._closing[full_name] = self._tasks.spawn(self._close_topic(topic, at_rest), f"close {full_name}")
         return closing
 
-    async def _close_topic(self, topic: Topic, *, trim: bool) -> None:
+    async def _close_topic(self, topic: Topic, at_rest: bytes) -> None:
         try:
-            if trim and isinstance(topic, PersistentTopic):
-                await topic.close(trim=True)
+            if at_rest and isinstance(topic, PersistentTopic):
+                await topic.close(at_rest=at_rest)
             else:
                 await topic.close()
         finally:

@@ -405,10 +405,10 @@ class PersistentTopic(TopicLife):
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S, trim: bool = False) -> None:
+    async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S, at_rest: bytes = b"") -> None:
         """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, write the
-        cursors, close the ledger. With `trim` the ledgers that nothing needs are deleted. Concurrent callers wait for
-        the first one."""
+        cursors, close the ledger, with `at_rest` as `ManagedLedger.close` says. Concurrent callers wait for the first
+        one."""
         if self._closed is not None:
             await self._closed.wait()
             return
@@ -430,7 +430,7 @@ class PersistentTopic(TopicLife):
             self.keeping.note_idle()
             await self._tasks.close()
             try:
-                await (self.ledger.close(trim=True) if trim else self.ledger.close())
+                await (self.ledger.close(at_rest=at_rest) if at_rest else self.ledger.close())
             except MagnetarError as error:
                 # The next owner of the topic recovers the ledger; cursors go back to their last written state.
                 logger.warning("%s did not close cleanly: %s", self.name.full, error)

@@ -399,9 +399,11 @@ class ManagedLedger:
 
     # -- the end -----------------------------------------------------------------------------------------------------
 
-    async def close(self, *, trim: bool = False) -> None:
-        """Write the cursors, close the current ledger, stop. Pending appends get an error. With `trim` the ledgers that
-        nothing needs are deleted: those of a topic that perhaps nobody opens for long.
+    async def close(self, *, at_rest: bytes = b"") -> None:
+        """Write the cursors, close the current ledger, stop. Pending appends get an error.
+
+        With `at_rest` perhaps nobody opens the topic for long. So the ledgers that nothing needs are deleted. When
+        everything was done, the record keeps these bytes until the topic is opened again (`left_behind`).
 
         Everything is tried; raises the first error of what could not be done (the next owner recovers it).
         """
@@ -411,10 +413,12 @@ class ManagedLedger:
         await self._reads.close()
         steps = [self._writer.close(), *(cursor.close() for cursor in self.cursors.values())]
         outcomes: list[BaseException | None] = []
-        if trim:
+        if at_rest:
             outcomes += await asyncio.gather(steps.pop(0), return_exceptions=True)
             outcomes += await asyncio.gather(self.trimmer.trim_last(), return_exceptions=True)
         outcomes += await asyncio.gather(*steps, return_exceptions=True)
+        if at_rest and not any(isinstance(one, BaseException) for one in outcomes):
+            outcomes += await asyncio.gather(self._owned.leave(self._chain, at_rest), return_exceptions=True)
         writer = self._writer  # no cycle is left: what is closed is freed without the garbage collector
         writer.on_confirmed = writer.on_terminal = writer.on_rolled = writer.on_bookies_changed = None
         self.trimmer.let_go()

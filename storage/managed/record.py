@@ -22,6 +22,9 @@ is decided by the record, and nothing created beside it, before the doubt has en
 `deleting` names ledgers that left the chain but whose deletion is not known to be complete; the topic's owner repeats
 it.
 
+`rests` says that the last owner closed the topic, had finished everything that it had to do, and nobody has opened it
+since. The bytes say under what that is so. They are the owner's, and mean nothing here.
+
 `compacted` names the compacted ledger, `compacting` the one that a compaction writes; see `compacted`.
 """
 
@@ -50,6 +53,8 @@ from ..metadata.record_kinds import RecordKind
 from ..metadata.store import Guard, MetadataStore, pack, unpack
 from .chain import LedgerChain, LedgerInfo
 
+LEAVE_LIMIT_S = 2.0
+"""How long the end of a topic waits for the answer to its last write."""
 RECORD_WAIT_S = 10.0
 """How long a subscriber, a pin or a trim waits while others change the record, before it fails."""
 
@@ -82,6 +87,7 @@ class ManagedLedgerRecord:
     """The last entry of a topic that was terminated, (−1, −1) for an empty one; None while the topic takes entries."""
     compacted: CompactedLedger | None = None
     compacting: int | None = None
+    rests: bytes = b""
 
     @property
     def ledgers_beside(self) -> tuple[int, ...]:
@@ -114,6 +120,8 @@ class ManagedLedgerRecord:
             ]
         if self.compacting is not None:
             record["compacting"] = self.compacting
+        if self.rests:
+            record["rests"] = self.rests
         return pack(record)
 
     @staticmethod
@@ -138,6 +146,7 @@ class ManagedLedgerRecord:
                 terminated=None if end is None else (int(end[0]), int(end[1])),
                 compacted=_compacted(record.get("compacted")),
                 compacting=_ledger_id(record.get("compacting")),
+                rests=memoryview(record.get("rests", b"")).tobytes(),
             )
         except (KeyError, IndexError, TypeError, ValueError, OverflowError, ProtocolError) as error:
             raise MetadataError(f"the record of a managed ledger cannot be decoded: {error!r}") from error
@@ -228,7 +237,7 @@ class OwnedRecord:
         A compaction of an earlier owner has ended with its ownership: the ledger that it wrote is to be deleted. With
         `deleting` nothing is left of the topic but these ledgers.
         """
-        claimed = without_compacting(replace(self.record, epoch=self.epoch, ledgers=_copies(ledgers)))
+        claimed = without_compacting(replace(self.record, epoch=self.epoch, ledgers=_copies(ledgers), rests=b""))
         if deleting is not None:
             claimed = replace(claimed, deleting=deleting, compacted=None)
         try:
@@ -281,6 +290,13 @@ class OwnedRecord:
                 return True
         return False
 
+    async def leave(self, chain: LedgerChain, rests: bytes) -> None:
+        """The last change of an owner that has finished everything: see `rests`. Raises like `change`."""
+        await self.change(
+            lambda record: replace(record, ledgers=chain.as_known(record.ledgers), rests=rests),
+            settle_limit_s=LEAVE_LIMIT_S,
+        )
+
     async def names(self, ledger_id: int) -> bool:
         """Whether the record as it is stored now, by any owner, names a ledger. Raises MetadataUnavailable."""
         found = await self._store.get(self._key)
@@ -315,6 +331,30 @@ class OwnedRecord:
             raise
         self.record = record
         self._doubtful = []
+
+
+class LeftBehind(NamedTuple):
+    """How the last owner left a topic: its `rests`, and when its open ledger was begun, as far as the chain says; 0
+    if there is none."""
+
+    rests: bytes = b""
+    begun_ms: int = 0
+
+
+async def left_behind(store: MetadataStore, names: Sequence[str]) -> list[LeftBehind]:
+    """How the topics with these paths were left, with one question. Raises MetadataUnavailable.
+
+    One that nobody ever opened, or whose record cannot be read, was not left at rest: opening it tells the rest.
+    """
+    found: list[LeftBehind] = []
+    for stored in await store.get_many([metadata_keys.managed_ledger(name) for name in names]):
+        try:
+            record = ManagedLedgerRecord.unpack(stored.value) if stored is not None else ManagedLedgerRecord(0)
+        except MetadataError:
+            record = ManagedLedgerRecord(0)
+        last = record.ledgers[-1] if record.ledgers else None
+        found.append(LeftBehind(record.rests, last.created_ms if last is not None and not last.closed else 0))
+    return found
 
 
 def without_compacting(record: ManagedLedgerRecord) -> ManagedLedgerRecord:

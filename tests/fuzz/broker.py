@@ -45,7 +45,7 @@ def _front() -> BrokerFront:
     front = BrokerFront(_SETTINGS)
     front.env.close()
     front.env = make_env()
-    ledgers = (front._open_ledger, front._delete_ledger)
+    ledgers = (front._open_ledger, front._delete_ledger, front._read_left)
     front.topics = Topics(front.env, _SETTINGS, *ledgers, front.lookups.claim, front.retire)  # type: ignore[arg-type]
     front.topics.policies.listing_began()
     front.topics.policies.listing_ended()

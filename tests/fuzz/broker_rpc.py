@@ -8,6 +8,7 @@ next owner of the topic.
 import asyncio
 import copy
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -27,6 +28,7 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger
+from magnetar.storage.managed.record import LeftBehind, left_behind
 from support.fakes.bookies import Adds, FakeCluster
 
 from .loop import MemoryTransport, make_env, run, turns
@@ -54,7 +56,7 @@ class _Broker:
         self._bookies.env.close()  # its threads; the ones below run on the loop
         self._bookies.env = self._env = make_env()
         self._ledgers = Ledgers(self._env, self._bookies.metadata, self._bookies.new_client(), _SETTINGS)
-        ledgers = (self._open_ledger, self._delete_ledger)
+        ledgers = (self._open_ledger, self._delete_ledger, self._read_left)
         self.topics = Topics(self._env, _SETTINGS, *ledgers, self._claim, self._retire)  # type: ignore[arg-type]
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
@@ -77,6 +79,9 @@ class _Broker:
 
     async def _delete_ledger(self, name: TopicName, epoch: int) -> None:
         await delete_managed_ledger(self._env, self._ledgers, self._bookies.metadata, name.path, epoch)
+
+    async def _read_left(self, names: Sequence[TopicName]) -> list[LeftBehind]:
+        return await left_behind(self._bookies.metadata, [name.path for name in names])
 
     async def start(self) -> None:
         self.topics.assign(_TOPIC.full, 1, load=False)

@@ -68,9 +68,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.rates": BASE | {"actors.dispatch", "actors.policies"},
     "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
     "actors.keeping": BASE | {"actors.policies", "storage.managed"},
+    "actors.loading": BASE,
     "actors.topics": BASE
     | {"actors.compaction", "actors.delays", "actors.dispatch", "actors.keeping", "actors.policies", "actors.rates"}
-    | {"storage.managed"},
+    | {"actors.loading", "storage.managed"},
     "actors.connections": BASE
     | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},
     "actors.broker": BASE

@@ -2,7 +2,7 @@
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,6 +22,7 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.tasks import Tasks
 from magnetar.storage.managed.managed_ledger import ManagedLedger
+from magnetar.storage.managed.record import LeftBehind, left_behind
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
@@ -86,7 +87,7 @@ class BrokerFront:
         self.families = COMMAND_FAMILIES
         self.ledgers: dict[str, MemoryManagedLedger] = {}
         self.lookups = FixedLookups()
-        ledgers = (self._open_ledger, self._delete_ledger)
+        ledgers = (self._open_ledger, self._delete_ledger, self._read_left)
         self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim, self.retire)  # type: ignore[arg-type]
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
@@ -104,6 +105,8 @@ class BrokerFront:
         self.open_gate.set()
         self.opened: list[str] = []
         self.retired: list[str] = []
+        self.left: dict[str, LeftBehind] = {}
+        self.read_left: list[list[str]] = []
         self._names = 0
 
     async def _open_ledger(self, name: TopicName, epoch: int) -> Any:
@@ -116,6 +119,12 @@ class BrokerFront:
         if ledger is None or ledger.closed:
             ledger = self.ledgers[name.full] = MemoryManagedLedger(ledger_id=len(self.ledgers) + 1)
         return ledger
+
+    async def _read_left(self, names: Sequence[TopicName]) -> list[LeftBehind]:
+        self.read_left.append([name.full for name in names])
+        if self.storage is None:
+            return [self.left.get(name.full, LeftBehind()) for name in names]
+        return await left_behind(self.storage.metadata, [name.path for name in names])
 
     async def retire(self, name: TopicName) -> None:
         """What the coordinator does with a topic that nobody uses: it asks again, and deletes it."""

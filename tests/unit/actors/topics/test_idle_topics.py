@@ -6,8 +6,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from magnetar.actors.topics.idle_topics import duties_of
+from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandCloseConsumer, CommandCloseProducer
 from magnetar.protocol.topics import TopicName
+from magnetar.storage.managed.cursor import Cursor
+from magnetar.storage.managed.record import LeftBehind, left_behind
 from magnetar.storage.metadata.keys import LEDGERS_PREFIX
 from magnetar.storage.metadata.store import list_all
 from support.clients.wire_peer import WirePeer, entry
@@ -218,4 +222,46 @@ async def test_a_client_that_comes_while_its_topic_goes_to_rest_is_served() -> N
             await consume(peer, 1, acknowledged=1)
             await leave(peer)
             await asyncio.sleep(0.0005 * (round_ % 7))
+        await peer.close()
+
+
+async def test_the_next_owner_finds_a_topic_at_rest_and_one_that_was_opened_since() -> None:
+    async with front_that_rests() as front:
+        assert front.storage is not None
+        peer = await front.peer()
+        await peer.producer(TOPIC)
+        await peer.subscribe(TOPIC, "s")
+        await publish(peer, TOPIC, 3)
+        await leave(peer)
+        await until(lambda: rests(front))
+        (left,) = await left_behind(front.storage.metadata, [NAME.path])
+        assert left == LeftBehind(duties_of(front.topics.policies.of(NAME)), 0)
+        front.topics.assign(TOPIC, 2, load=True)  # as its next owner gets it
+        front.topics.revoke(TOPIC)
+        front.topics.assign(TOPIC, 3, load=True)
+        await until(lambda: rests(front))
+        assert front.opened == [TOPIC]
+        await peer.subscribe(TOPIC, "s")
+        assert len(await consume(peer, 3, acknowledged=0)) == 3
+        (left,) = await left_behind(front.storage.metadata, [NAME.path])
+        assert not left.rests  # from here on a crash leaves a topic that its next owner loads
+        await peer.close()
+
+
+async def test_a_topic_whose_end_fails_is_not_left_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with front_that_rests() as front:
+        assert front.storage is not None
+
+        async def fails(cursor: Cursor) -> None:
+            raise MetadataUnavailable("the coordinator is away")
+
+        monkeypatch.setattr(Cursor, "close", fails)
+        peer = await front.peer()
+        await peer.producer(TOPIC)
+        await peer.subscribe(TOPIC, "s")
+        await publish(peer, TOPIC, 3)
+        await leave(peer)
+        await until(lambda: rests(front))
+        (left,) = await left_behind(front.storage.metadata, [NAME.path])
+        assert not left.rests
         await peer.close()

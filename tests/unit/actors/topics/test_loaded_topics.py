@@ -7,9 +7,17 @@ from typing import Any
 
 import pytest
 
-from magnetar.protocol.errors import NotAllowedError, RecoveryFailed, ServiceUnitNotReady, StaleEpoch
+from magnetar.actors.topics.idle_topics import duties_of
+from magnetar.protocol.errors import (
+    MetadataUnavailable,
+    NotAllowedError,
+    RecoveryFailed,
+    ServiceUnitNotReady,
+    StaleEpoch,
+)
 from magnetar.protocol.pulsar_pb2 import BaseCommand, ServerError
 from magnetar.protocol.topics import TopicName
+from magnetar.storage.managed.record import LeftBehind
 from support.clients.wire_peer import entry
 from support.servers.broker_bench import TOPIC, broker_front, until
 
@@ -36,18 +44,94 @@ async def test_nothing_holds_the_topics_of_a_broker_that_is_closed():
 
 
 async def test_loads_are_bounded_and_those_with_a_client_go_first():
-    async with broker_front(topic_load_concurrency_max=2) as front:
+    async with broker_front(topic_load_concurrency_max=4) as front:
         front.open_gate.clear()
         names = [f"persistent://public/default/m{index}" for index in range(20)]
         for name in names:
             front.topics.assign(name, 1, load=True)
-        urgent = asyncio.create_task(front.topics.get(TopicName.parse(names[-1])))
+        await until(lambda: len(front.opened) == 2)
+        wanted = [asyncio.create_task(front.topics.get(TopicName.parse(name))) for name in names[10:14]]
+        await until(lambda: len(front.opened) == 4)
         await asyncio.sleep(0.01)
-        assert len(front.opened) == 2
+        assert front.opened == [*names[:2], *names[10:12]]  # the broker's own loads leave half of the places
         front.open_gate.set()
-        await urgent
-        assert names[-1] in front.opened[2:4]
+        await asyncio.gather(*wanted)
+        assert front.opened[4:6] == names[12:14]
         await until(lambda: len(front.topics.loaded) == 20)
+
+
+async def test_gained_topics_load_by_how_they_were_left_and_those_at_rest_do_not():
+    async with broker_front(topic_load_concurrency_max=1) as front:
+        name = "persistent://public/default/m{}".format
+        at_rest = duties_of(front.topics.policies.of(NAME))
+        front.left = {
+            name(0): LeftBehind(at_rest),
+            name(1): LeftBehind(b"under other policies"),
+            name(2): LeftBehind(b"", 1_000),
+            name(3): LeftBehind(b"", 2_000),
+        }
+        for index in range(5):
+            front.topics.assign(name(index), 1, load=True)
+        await until(lambda: len(front.topics.loaded) == 4)
+        assert front.opened == [name(3), name(2), name(1), name(4)]
+        assert front.read_left == [[name(index) for index in range(5)]]  # with one question
+        await front.topics.get(TopicName.parse(name(0)))
+        assert front.opened[-1] == name(0)
+
+
+async def test_a_policy_that_gives_a_topic_at_rest_something_to_do_loads_it():
+    async with broker_front() as front:
+        front.left = {TOPIC: LeftBehind(duties_of(front.topics.policies.of(NAME)))}
+        front.topics.assign(TOPIC, 2, load=True)
+        await until(lambda: front.topics._idle.rests(TOPIC))
+        front.topics.policies.take([("public/default", 1, {"message_ttl": 5})])
+        await until(lambda: TOPIC in front.topics.loaded)
+
+
+async def test_a_load_of_the_brokers_own_that_fails_is_tried_again():
+    async with broker_front() as front:
+        good, tries = front.topics._open_ledger, []
+
+        async def bad(name, epoch):
+            tries.append(name.full)
+            raise RecoveryFailed("two bookies are away")
+
+        front.topics._open_ledger = bad
+        front.topics.assign(TOPIC, 2, load=True)
+        with pytest.raises(RecoveryFailed):
+            await front.topics.get(NAME)
+        await until(lambda: len(tries) == 3)
+        front.topics._open_ledger = good
+        await until(lambda: TOPIC in front.topics.loaded)
+        front.topics._open_ledger = bad
+        await front.topics.release(TOPIC)
+        front.topics.assign(TOPIC, 3, load=False)
+        tries.clear()
+        with pytest.raises(RecoveryFailed):
+            await front.topics.get(NAME)
+        await asyncio.sleep(0.3)
+        assert len(tries) == 1  # only a client wanted it, and comes again
+
+
+async def test_how_topics_were_left_is_asked_again_and_clients_do_not_wait_for_it():
+    async with broker_front() as front:
+        answers, good = [], front.topics._read_left
+
+        async def away(names):
+            answers.append(len(names))
+            if len(answers) < 3:
+                raise MetadataUnavailable("the coordinator is away")
+            return await good(names)
+
+        front.topics._read_left = away
+        names = [f"persistent://public/default/m{index}" for index in range(3)]
+        for name in names:
+            front.topics.assign(name, 1, load=True)
+        await front.topics.get(TopicName.parse(names[2]))
+        assert len(answers) < 3
+        front.topics.revoke(names[1])
+        await until(lambda: len(front.topics.loaded) == 2)
+        assert front.opened == [names[2], names[0]] and answers[-1] == 1
 
 
 async def test_a_topic_that_is_not_owned_is_asked_for():
