@@ -9,16 +9,19 @@ from collections.abc import Iterator
 import pytest
 
 import magnetar
-from magnetar.protocol.names import COORDINATOR_ID
+from magnetar.protocol.names import COORDINATOR_ID, DEPUTY_ID
 from support.nodes.database import Database
 from support.nodes.namespaces import reason_to_skip
 from support.nodes.network import Host
+from support.nodes.publishing import publishing
 from support.nodes.ray_hosts import NodesCluster, RayHosts
 from support.servers import postgresql_server
 from support.servers.ray_nodes import wait_until
 
 SUCCESSOR_S = 120.0
 """Ray takes a silent node for dead after about a minute."""
+DEPUTY_S = 30.0
+"""The deputy takes office before that."""
 
 
 @pytest.fixture
@@ -30,11 +33,15 @@ def own_hosts() -> Iterator[RayHosts]:
         yield found
 
 
-def log_of_coordinator(node: Host, cluster: NodesCluster) -> str:
-    """What the coordinators on that node wrote."""
+def log_of(process: str, node: Host, cluster: NodesCluster) -> str:
+    """What the processes of that name wrote on that node."""
     below = cluster.data_directory.relative_to(node.inside)
-    path = node.directory / below / "logs" / f"{COORDINATOR_ID}.log"
+    path = node.directory / below / "logs" / f"{process}.log"
     return path.read_text() if path.exists() else ""
+
+
+def log_of_coordinator(node: Host, cluster: NodesCluster) -> str:
+    return log_of(COORDINATOR_ID, node, cluster)
 
 
 def publish_to_new_topic(client: magnetar.Client, topic: str, within_s: float) -> None:
@@ -73,6 +80,36 @@ def test_a_cut_off_coordinator_that_still_reaches_the_database_is_fenced(own_hos
         reader = client.create_reader("before", magnetar.MessageId.earliest)
         assert [reader.read_next(20_000).message_id() for _ in sent] == sent
         publish_to_new_topic(client, "healed", 60)
+
+
+def test_the_deputy_coordinates_when_the_node_of_the_coordinator_is_lost(own_hosts: RayHosts) -> None:
+    """The node ends without a word. Ray needs a minute to notice that, and the deputy a few seconds."""
+    reason = postgresql_server.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    home = own_hosts.nodes[1]
+    cluster = own_hosts.start_cluster(at=home, brokers=3, bookies=3, metadata=Database(own_hosts.network).url)
+    assert cluster.places()[COORDINATOR_ID] is home
+    others = [node for node in own_hosts.nodes if node is not home]
+
+    def has_deputy() -> bool:
+        try:
+            return bool(cluster.ask("actor_id", process=DEPUTY_ID))
+        except RuntimeError:
+            return False  # there is none yet
+
+    wait_until(has_deputy, "the coordinator has a deputy", 60)
+    with (
+        own_hosts.client.network(),
+        cluster.client() as client,
+        publishing(own_hosts, client, "before") as sent,
+    ):
+        sent.wait_for_more(20, 30)
+        own_hosts.kill(home, silently=True)
+        publish_to_new_topic(client, "after", DEPUTY_S)
+        assert sum("the deputy takes office" in log_of(DEPUTY_ID, node, cluster) for node in others) == 1
+        assert not any(log_of(COORDINATOR_ID, node, cluster) for node in others), "Ray has not started another one yet"
+        sent.wait_for_more(200, 30)
 
 
 def test_with_sqlite_the_coordinator_waits_for_its_machine_and_says_so(own_hosts: RayHosts) -> None:
