@@ -17,8 +17,6 @@ from ray import cloudpickle
 
 import magnetar
 from magnetar.cluster.ray_cluster import RayCluster
-from support.nodes.namespaces import reason_to_skip
-from support.nodes.ray_hosts import RayHosts
 
 StartCluster = Callable[..., RayCluster]
 
@@ -26,14 +24,12 @@ StartCluster = Callable[..., RayCluster]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with a cluster of their own come last, because each of them stops the shared one.
 
-    Those of Spark stay together, because they share a session of Spark, and so do those that share Ray nodes.
+    Those of Spark stay together, because they share a session of Spark.
     """
 
     def turn(item: pytest.Item) -> int:
         if item.path.name == "test_spark_read.py":
             return 1
-        if "hosts" in getattr(item, "fixturenames", ()):
-            return 3
         return 2 if "start_cluster" in getattr(item, "fixturenames", ()) else 0
 
     items.sort(key=turn)
@@ -113,23 +109,6 @@ def start_cluster(clusters: _Clusters) -> Iterator[StartCluster]:
     yield start
     for cluster in started:
         cluster.stop()
-
-
-@pytest.fixture(scope="session")
-def shared_hosts() -> Iterator[RayHosts]:
-    """Four Ray nodes with addresses of their own."""
-    reason = reason_to_skip()
-    if reason is not None:
-        pytest.skip(reason)
-    with RayHosts() as found:
-        yield found
-
-
-@pytest.fixture
-def hosts(shared_hosts: RayHosts) -> Iterator[RayHosts]:
-    """The same four for all tests, without a cluster. What a test does to their network, and to them, is undone."""
-    yield shared_hosts
-    shared_hosts.repair()
 
 
 @pytest.fixture(autouse=True)

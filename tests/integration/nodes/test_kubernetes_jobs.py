@@ -17,7 +17,7 @@ from support.nodes.network import Network
 from support.servers import postgresql_server
 from support.servers.ray_nodes import wait_until
 
-K8S = Path(__file__).resolve().parents[2] / "k8s"
+K8S = Path(__file__).resolve().parents[3] / "k8s"
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 FORWARDING_PORT = 6600
 PASSWORD = "a password, with a comma"
