@@ -16,6 +16,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from ...protocol.cluster_status import MemberData, MemberReport
@@ -34,6 +35,7 @@ from ...protocol.slots import SLOTS_DEFAULT, is_slot_count
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import CALL_TIMEOUT_S, Locate, RpcConnection, rpc_connect
+from ...runtime.rpc.finder import ServerFinder
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.messages import pack
 from ...runtime.settings.declarations import Settings
@@ -130,11 +132,19 @@ class CoordinatorClient:
         """Travels with the next heartbeat: a bookie's `writable` and `disk`, a broker's `topics`, …"""
         self.metadata = RemoteMetadataStore(self._metadata_connection)
         self._env = env
-        self._keys = keys
         self._settings = settings
-        self._locate = locate
         self.feeds = feeds
-        self._service = CoordinatorPushes(self)
+        connect = partial(
+            rpc_connect,
+            env,
+            identity=identity,
+            keys=keys,
+            service=CoordinatorPushes(self),
+            expected_node_id=COORDINATOR_ID,
+            frame_size_max=COORDINATOR_FRAME_SIZE_MAX,
+            timeout_s=CONNECT_TIMEOUT_S,
+        )
+        self._finder = ServerFinder(locate, connect)
         self._connection: RpcConnection | None = None
         self._registration: _Registration | None = None
         self._registered = asyncio.Event()
@@ -263,24 +273,14 @@ class CoordinatorClient:
             listener()
 
     async def _connect(self) -> None:
-        host, port = await self._locate()
-        connection = await rpc_connect(
-            self._env,
-            host,
-            port,
-            self.identity,
-            self._keys,
-            service=self._service,
-            expected_node_id=COORDINATOR_ID,
-            frame_size_max=COORDINATOR_FRAME_SIZE_MAX,
-            timeout_s=CONNECT_TIMEOUT_S,
-        )
+        connection = await self._finder.connect()
         try:
             await self._greet(connection)
             registers = self._registration is not None
             if registers:
                 await self._register(connection)
         except BaseException:
+            self._finder.forget()
             connection.close()
             raise
         self._connection = connection
@@ -312,7 +312,8 @@ class CoordinatorClient:
         if policies is not None:
             policies.listing_began()
         self.slots.listing_began()
-        described: MemberData = {"version": VERSION, **(data() if callable(data) else data)}
+        about_process: MemberData = {"version": VERSION, "launch": self._env.launch}
+        described: MemberData = {**about_process, **(data() if callable(data) else data)}
         answer = await coordinator.register(role=self.identity.role, host=host, port=port, data=described)
         self._take_epoch(answer.epoch)
         self.known_topics.clear()  # nobody told of changes meanwhile

@@ -35,7 +35,7 @@ ATTRIBUTES: dict[str, int] = {
     "actors/auditor/service.py:Auditor": 21,
     "actors/bookie/service.py:BookieService": 22,
     "actors/connections/connection.py:ServerConnection": 24,
-    "actors/members/coordinator_link.py:CoordinatorClient": 26,
+    "actors/members/coordinator_link.py:CoordinatorClient": 24,
     "client/consuming/partition_consumer.py:PartitionConsumer": 23,
     "client/producing/outbox.py:Outbox": 24,
     "runtime/rpc/connection.py:RpcConnection": 24,
