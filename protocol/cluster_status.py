@@ -30,6 +30,8 @@ class MemberData(TypedDict, total=False):
     """All ledger ids that the bookie knows are below."""
     version: str
     """The release of Magnetar that the process runs."""
+    launch: int
+    """Which start of this member the process is: a later one has a higher number."""
 
 
 def rpc_address(data: MemberData) -> tuple[str, int] | None:

@@ -93,6 +93,8 @@ class Environment:
     random: Chance
     offload: Offload
     files: Files
+    launch: int = 0
+    """Which start of its member this process is, on Ray: a later one has a higher number."""
 
     @classmethod
     def real(cls, threads_max: int = 4) -> "Environment":

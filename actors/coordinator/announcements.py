@@ -29,6 +29,7 @@ def check_registration(node_id: str, host: str, port: int, data: MemberData) -> 
         if address is None or not _is_port(address[1]):
             raise ProtocolError(f"the registration of {node_id} is malformed: rpc is {data['rpc']!r:.100}")
     _check_count(node_id, "registration", "ledgers_end", data.get("ledgers_end", 0))
+    _check_count(node_id, "registration", "launch", data.get("launch", 0))
     if len(pack(data)) > DATA_BYTES_MAX:
         raise ProtocolError(f"the registration of {node_id} is too long")
 

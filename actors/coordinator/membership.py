@@ -104,6 +104,8 @@ class Membership:
         """Brokers and bookies that get nothing new, because they shall end."""
         self._sessions: dict[tuple[str, str], Session] = {}
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._launches: dict[tuple[str, str], int] = {}
+        """The latest start of each node that has registered: as many as there were nodes."""
         self._last_tick: float | None = None
         self._waking_up = False
         self._latest_broker_s: float | None = None
@@ -147,11 +149,16 @@ class Membership:
     def register(self, session: Session) -> Session | None:
         """Begin a session; answers the live one of the same node that it replaces and ends.
 
-        Raises StaleEpoch for an incarnation of a broker that has ended.
+        Raises StaleEpoch for an incarnation of a broker that has ended, and for a process that is left over: one of a
+        later launch has registered since. A process is left over where Ray took its node for lost and was wrong.
         """
         if session.role == ROLE_BROKER and (session.node_id, session.incarnation) in self._ended:
             raise StaleEpoch(f"the session of {session.node_id} has ended, and other brokers own its topics")
         key = (session.role, session.node_id)
+        launch = session.data.get("launch", 0)
+        if launch < self._launches.get(key, 0):
+            raise StaleEpoch(f"{session.node_id} was started again since, so this process is left over")
+        self._launches[key] = launch
         replaced = self._sessions.pop(key, None)
         if replaced is not None:
             replaced.become(SessionState.ENDED)

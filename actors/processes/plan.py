@@ -115,6 +115,8 @@ class MemberPlan:
     settings: Settings
     node: NodePlan
     log_directory: str = ""
+    launch: int = 0
+    """See `Environment`."""
 
 
 @dataclass(frozen=True)
@@ -158,10 +160,10 @@ class ClusterPlan:
         """Where every process keeps its log, on its own machine."""
         return log_directory(self.data_directory)
 
-    def member(self, node: NodePlan) -> MemberPlan:
-        """What the process of that node is handed."""
+    def member(self, node: NodePlan, launch: int = 0) -> MemberPlan:
+        """What the process of that node is handed at this launch."""
         keys = self.keys.node(node.role, node.node_id)
-        return MemberPlan(self.cluster_id, keys, self.settings, node, self.log_directory)
+        return MemberPlan(self.cluster_id, keys, self.settings, node, self.log_directory, launch)
 
 
 def service_urls(nodes: Mapping[str, NodePlan]) -> list[str]:

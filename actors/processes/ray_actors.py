@@ -53,7 +53,7 @@ class MemberActor:
 
     def __init__(self, plan: MemberPlan) -> None:
         begin_process(plan.log_directory, plan.node.node_id)
-        self._env = Environment.real()
+        self._env = replace(Environment.real(), launch=plan.launch)
         self._member = Member(self._env, plan, locate_coordinator)
 
     async def start(self) -> tuple[str, int]:
@@ -260,6 +260,7 @@ class CoordinatorActor:
         self._tasks.spawn(self._watch(service), "watch-coordinator")
         if not self._plan.coordinator_is_bound:
             self._tasks.spawn(renew_lease(service.office), "renew-lease")
+        self._launcher.epoch = service.office.epoch
         running_on = {node.node_id: node.ray_node_id for node in self._plan.members}
         if self._restarted:
             running_on = await self._look_around()

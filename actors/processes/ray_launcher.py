@@ -27,6 +27,8 @@ PLACE_TIMEOUT_S = 5.0
 BOUND_SHARE = 0.0001
 """Of the resource by which Ray knows a node's address; it has 1 of it."""
 UNAVAILABLE_PAUSE_S = 0.5
+EPOCH_SHIFT = 32
+"""A launch has a number: the epoch of the coordinator, then its launches."""
 NOT_MEMBERS = (COORDINATOR_ACTOR, DEPUTY_ACTOR)
 CALLS_MAX = 1000
 """Calls into one actor that may be under way; some of ours wait for as long as the actor lives."""
@@ -121,8 +123,8 @@ def launch_ahead(plan: ClusterPlan, member: type) -> None:
             logger.info("%s was not created; the supervisor creates it: %s", node.node_id, error)
 
 
-def _create(plan: ClusterPlan, member: type, node: NodePlan) -> MemberHandle:
-    handle: MemberHandle = remote(member, **member_options(node)).remote(plan.member(node))
+def _create(plan: ClusterPlan, member: type, node: NodePlan, launch: int = 0) -> MemberHandle:
+    handle: MemberHandle = remote(member, **member_options(node)).remote(plan.member(node, launch))
     return handle
 
 
@@ -130,8 +132,11 @@ class RayLauncher:
     """Creates and watches the member actors of one cluster: instances of `member`, each made with its plan."""
 
     def __init__(self, plan: ClusterPlan, member: type) -> None:
+        self.epoch = 0
+        """Of the coordinator beside it. Its launches come after those of all coordinators before."""
         self._plan = plan
         self._member = member
+        self._launches = 0
 
     async def adopt(self, node: NodePlan) -> MemberHandle | None:
         from ray.exceptions import RayError
@@ -213,11 +218,13 @@ class RayLauncher:
         """The actor. One of this name may be there: made by `launch_ahead`, or left on another node by a launch that
         was given up. The latter is ended.
         """
+        self._launches += 1
+        launch = (self.epoch << EPOCH_SHIFT) + self._launches
         try:
-            return await asyncio.to_thread(_create, self._plan, self._member, node)
+            return await asyncio.to_thread(_create, self._plan, self._member, node, launch)
         except ValueError:
             handle: MemberHandle = await asyncio.to_thread(find_actor, actor_name(node.node_id))
             if await self._place_of(node.node_id) == node.ray_node_id:
                 return handle
             await self.kill(handle)
-            return await asyncio.to_thread(_create, self._plan, self._member, node)
+            return await asyncio.to_thread(_create, self._plan, self._member, node, launch)
