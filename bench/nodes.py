@@ -38,6 +38,7 @@ from rich.table import Table
 from rows import RESULTS, Report, Row
 
 import magnetar
+from magnetar.actors.processes.supervisor import NodeState
 from magnetar.cluster.restarting import line_of
 from magnetar.protocol.cluster_status import RestartView
 from magnetar.protocol.names import broker_id
@@ -210,12 +211,17 @@ def seconds_until_back(how: str) -> float:
             running_s, whole_s = (
                 seconds_until(condition, since, lambda: look_after(hosts, node))
                 for condition in (
-                    lambda: set(cluster.places()) == expected,
+                    lambda: set(cluster.places()) == expected and supervised(cluster),
                     lambda: is_whole(cluster),
                 )
             )
             console.print(f"  back after {how}: Ray {ray_s:.1f} s, running {running_s:.1f} s, whole {whole_s:.1f} s")
             return round(max(running_s, whole_s), 1)
+
+
+def supervised(cluster: NodesCluster) -> bool:
+    """Whether each process is one that Ray has. One that Ray gave up goes on until its raylet ends."""
+    return all(process["state"] == NodeState.RUNNING for process in cluster.status()["processes"])
 
 
 def is_whole(cluster: NodesCluster) -> bool:

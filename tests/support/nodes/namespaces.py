@@ -22,7 +22,13 @@ from typing import Any
 TOOLS = ("ip", "unshare", "nsenter", "mount", "hostname")
 END_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 120.0
-WAIT_FOR_END = "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); os.read(0, 1)"
+WAIT_FOR_END = (
+    "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGCHLD, signal.SIG_IGN); "
+    "os.read(0, 1)"
+)
+"""What the first process of a host runs. The kernel reaps processes that have lost their parent, as it ignores SIGCHLD:
+Ray's workers take a raylet that is a zombie for alive.
+"""
 CLONE_NEWNET = 0x40000000
 CLONE_NEWNS = 0x00020000
 
@@ -60,7 +66,7 @@ class Namespaces:
 
     def __init__(self, name: str, place: Place | None = None) -> None:
         self.name = name
-        script = ["trap '' CHLD", 'hostname "$1"']  # processes that lose their parent are reaped
+        script = ['hostname "$1"']
         if place is not None:
             place.outside.mkdir(parents=True, exist_ok=True)
             place.inside.mkdir(parents=True, exist_ok=True)
