@@ -149,8 +149,8 @@ class Membership:
     def register(self, session: Session) -> Session | None:
         """Begin a session; answers the live one of the same node that it replaces and ends.
 
-        Raises StaleEpoch for an incarnation of a broker that has ended, and for a process that is left over: one of a
-        later launch has registered since. A process is left over where Ray took its node for lost and was wrong.
+        Raises StaleEpoch for an incarnation of a broker that has ended. It does so, too, for a process that is left
+        over, because one of a later launch has registered. Ray leaves one over when it takes its node for lost.
         """
         if session.role == ROLE_BROKER and (session.node_id, session.incarnation) in self._ended:
             raise StaleEpoch(f"the session of {session.node_id} has ended, and other brokers own its topics")

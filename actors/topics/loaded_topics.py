@@ -50,8 +50,8 @@ ReadLeft = Callable[[Sequence[TopicName]], Awaitable[Sequence[LeftBehind]]]
 
 
 class Topics:
-    """See the module. `open_ledger(name, epoch)` opens and recovers the managed ledger of a topic,
-    `delete_ledger(name, epoch)` deletes it with all that belongs to it, `read_left(names)` reads how it was left.
+    """See the module. `open_ledger(name, epoch)` opens and recovers the managed ledger of a topic.
+    `delete_ledger(name, epoch)` deletes it with all that belongs to it. `read_left(names)` reads how it was left.
 
     `claim(name, create)` asks the coordinator for a topic that somebody came for and this broker does not own.
     `retire(name)` has the coordinator delete a topic that nobody uses.

@@ -406,9 +406,11 @@ class PersistentTopic(TopicLife):
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S, at_rest: bytes = b"") -> None:
-        """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, write the
-        cursors, close the ledger, with `at_rest` as `ManagedLedger.close` says. Concurrent callers wait for the first
-        one."""
+        """Stop taking publishes, complete those under way (for at most `drain_s`), and send all clients away.
+
+        Then write the cursors and close the ledger, with `at_rest` as `ManagedLedger.close` says. Concurrent callers
+        wait for the first one.
+        """
         if self._closed is not None:
             await self._closed.wait()
             return

@@ -334,8 +334,7 @@ class OwnedRecord:
 
 
 class LeftBehind(NamedTuple):
-    """How the last owner left a topic: its `rests`, and when its open ledger was begun, as far as the chain says; 0
-    if there is none."""
+    """How the last owner left a topic: its `rests`, and when its open ledger was begun. That is 0 if there is none."""
 
     rests: bytes = b""
     begun_ms: int = 0
