@@ -164,7 +164,7 @@ class LedgerWriter:
 
     @property
     def degraded(self) -> bool:
-        """Whether entries get fewer copies than configured from now on, or one of their bookies is lost."""
+        """Whether entries have fewer copies than configured, or one of their bookies is lost."""
         metadata = self._record.metadata
         return self._state.degraded or metadata.under_replicated or self._client.lost.holds_part_of(metadata)
 
@@ -294,7 +294,7 @@ class LedgerWriter:
 
     def _slot_failed(self, slot: int, tenure: int) -> None:
         logger.info("ledger %d: bookie %s in slot %d failed", self.ledger_id, self._state.ensemble[slot], slot)
-        if not self._state.slot_failed(slot, tenure):
+        if not self._state.slot_failed(slot, tenure, self._watch.sent[slot] - self._watch.answered[slot]):
             return
         self._watch.restart(slot)
         if self._state.phase is WriterPhase.NEEDS_CHANGE and not self._changing:

@@ -105,6 +105,11 @@ class LedgerWriterState:
         self.tenures: list[int] = [0] * metadata.ensemble_size
         self.slots: list[SlotState] = [SlotState.LIVE] * metadata.ensemble_size
         self.pending: dict[int, PendingEntry] = {}
+        self._lacking = False
+        """Whether acknowledged entries lack copies although no slot is empty: a bookie that owed some failed, or a slot
+        was empty. It stays, because nobody gives an open ledger what it lacks."""
+        self._emptied: dict[int, int] = {}
+        """Empty slot → the LAC when it became empty."""
         self._ack_quorum = metadata.ack_quorum
         self._ensemble_size = metadata.ensemble_size
         self._write_sets = _write_sets(metadata.ensemble_size, metadata.write_quorum)
@@ -146,10 +151,16 @@ class LedgerWriterState:
 
     # -- failing and replacing slots -----------------------------------------------------------------------------
 
-    def slot_failed(self, slot: int, tenure: int) -> bool:
-        """A bookie failed as holder of a slot. True when it still held it; then a change is needed."""
+    def slot_failed(self, slot: int, tenure: int, unanswered: int = 0) -> bool:
+        """A bookie failed as holder of a slot. True when it still held it; then a change is needed.
+
+        `unanswered` adds were sent to it in this tenure. Those of entries that are not acknowledged yet go to its
+        successor. The others never get their copy, because the new fragment starts behind them.
+        """
         if self.tenures[slot] != tenure or self.phase is WriterPhase.ENDED:
             return False
+        if unanswered:
+            self._lacking |= unanswered > self._awaited(slot)
         self._take_away(slot, SlotState.FAILED)
         if self.phase is WriterPhase.WRITING:
             self._become(WriterPhase.NEEDS_CHANGE)
@@ -181,6 +192,7 @@ class LedgerWriterState:
         self.metadata = metadata
         for slot, bookie in replaced.items():
             self.ensemble[slot] = bookie
+            self._lacking |= self.lac > self._emptied.pop(slot, self.lac)
             self._slot_becomes(slot, SlotState.LIVE)
         for slot in unreplaced:
             self._take_away(slot, SlotState.EMPTY)
@@ -206,8 +218,8 @@ class LedgerWriterState:
 
     @property
     def degraded(self) -> bool:
-        """Whether a slot is empty, so that entries get fewer copies than the write quorum."""
-        return SlotState.EMPTY in self.slots
+        """Whether entries have, or get, fewer copies than the write quorum."""
+        return self._lacking or SlotState.EMPTY in self.slots
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -253,11 +265,20 @@ class LedgerWriterState:
     def _take_away(self, slot: int, state: SlotState) -> None:
         """The slot's holder does not count from now on, whatever it said."""
         self._slot_becomes(slot, state)
+        if state is SlotState.EMPTY:
+            self._emptied[slot] = self.lac
         self.tenures[slot] += 1
         keep = ~(1 << slot)
         for entry in self.pending.values():
             entry.acks &= keep
         self._find_live_write_sets()
+
+    def _awaited(self, slot: int) -> int:
+        """How many entries that are not acknowledged wait for an answer of a slot."""
+        return sum(
+            not entry.acks & 1 << slot and slot in self._write_sets[entry.entry_id % self._ensemble_size]
+            for entry in self.pending.values()
+        )
 
     def _find_live_write_sets(self) -> None:
         self._live_write_sets = tuple(

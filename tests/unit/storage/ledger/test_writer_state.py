@@ -125,6 +125,17 @@ def test_an_empty_slot_can_be_filled_by_a_later_change():
     assert sorted(slot for _, slot in resend) == [1, 2] and not state.degraded
 
 
+def test_what_was_acknowledged_while_a_slot_was_empty_lacks_a_copy_for_good():
+    state = LedgerWriterState(metadata())
+    state.slot_failed(2, 0)
+    state.abandon_change(state.begin_change())
+    acknowledged_by(state, (0, 1), 1)
+    state.slot_failed(1, 0)
+    state.begin_change()
+    state.commit_change(change(state, 1, "n1"), {1: "n1", 2: "n2"})
+    assert state.slots == [SlotState.LIVE] * 3 and state.degraded
+
+
 def test_some_spares_for_several_failures():
     state = LedgerWriterState(metadata())
     state.add(b"x")
@@ -248,3 +259,35 @@ class WriterMachine(RuleBasedStateMachine):
 
 TestWriterMachine = WriterMachine.TestCase
 TestWriterMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def acknowledged_by(state, slots, count):
+    """Add entries that these slots have, and no others."""
+    for _ in range(count):
+        entry = state.add(b"x")
+        for slot in slots:
+            state.added(entry.entry_id, slot, state.tenures[slot])
+
+
+def test_a_failed_bookie_that_owed_copies_of_acknowledged_entries_is_remembered():
+    state = LedgerWriterState(metadata())
+    acknowledged_by(state, (0, 1), 2)
+    state.add(b"x")
+    assert state.lac == 1 and state.slot_failed(2, 0, unanswered=3)
+    state.begin_change()
+    resend, _ = state.commit_change(change(state, 2, "new"), {2: "new"})
+    assert [(entry.entry_id, slot) for entry, slot in resend] == [(2, 2)] and state.degraded
+
+
+@pytest.mark.parametrize("unanswered", [0, 1, 2])
+def test_a_failed_bookie_that_owed_nothing_but_pending_entries_leaves_all_copies(unanswered):
+    state = LedgerWriterState(metadata(4, 3, 2))
+    acknowledged_by(state, (0, 1, 2, 3), 2)
+    state.add(b"2")
+    state.add(b"3")
+    state.add(b"4: not for slot 3")
+    state.added(3, 3, 0)
+    state.slot_failed(3, 0, unanswered=min(unanswered, 1))
+    state.begin_change()
+    state.commit_change(change(state, 3, "new"), {3: "new"})
+    assert not state.degraded
