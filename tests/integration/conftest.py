@@ -22,14 +22,15 @@ StartCluster = Callable[..., RayCluster]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests with a cluster of their own come last, because each of them stops the shared one.
-
-    Those of Spark stay together, because they share a session of Spark.
+    """Tests with a cluster of their own come late, because each of them stops the shared one, and those on several Ray
+    nodes last. Those of Spark stay together, because they share a session of Spark.
     """
 
     def turn(item: pytest.Item) -> int:
         if item.path.name == "test_spark_read.py":
             return 1
+        if item.path.parent.name == "nodes":
+            return 3
         return 2 if "start_cluster" in getattr(item, "fixturenames", ()) else 0
 
     items.sort(key=turn)

@@ -185,7 +185,7 @@ def test_a_broker_cut_off_from_the_coordinator_is_fenced_and_its_clients_move_on
             async def nowhere():
                 raise CoordinatorUnavailable("cut off")
 
-            link._locate = nowhere
+            link._finder._locate = nowhere
             link._connection.close()
 
         cluster.run(cut())
@@ -200,7 +200,7 @@ def test_a_broker_cut_off_from_the_coordinator_is_fenced_and_its_clients_move_on
         assert topic not in cut_off.topics.loaded
 
         async def mend():
-            cut_off.lookups.coordinator()._locate = cluster.locate
+            cut_off.lookups.coordinator()._finder._locate = cluster.locate
 
         cluster.run(mend())
         deadline = time.monotonic() + 10

@@ -59,7 +59,7 @@ class PolicyCluster(EmbeddedCluster):
 
         session = self.broker._session
         assert session is not None
-        self.broker._locate_coordinator = session.coordinator._locate = lost
+        self.broker._locate_coordinator = session.coordinator._finder._locate = lost
         connection = session.coordinator._connection
         if connection is not None:
             connection.close()
@@ -67,7 +67,7 @@ class PolicyCluster(EmbeddedCluster):
 
     def join_again(self) -> None:
         assert self.broker._session is not None
-        self.broker._locate_coordinator = self.broker._session.coordinator._locate = self.locate
+        self.broker._locate_coordinator = self.broker._session.coordinator._finder._locate = self.locate
 
 
 @pytest.fixture
