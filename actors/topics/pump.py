@@ -21,6 +21,7 @@ from ...runtime.environment import Environment
 from ...runtime.gone import GONE
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
+from ..dispatch.shared import SET_ASIDE_MAX
 from ..rates.dispatch import DispatchLimit
 from .batch_index_acks import BatchIndexAcks
 from .message_counts import MessageCounts
@@ -33,7 +34,7 @@ READ_RETRY_INITIAL_S = 0.05
 READ_RETRY_MAXIMUM_S = 5.0
 PASSED_OVER_MAX = 8  # unreadable entries in a row, after which a Shared subscription pauses as the others do
 RECALL_INTERVAL_S = 5.0
-RECALL_ENTRIES_MAX = 4  # entries set aside that are tried again at a time
+RECALL_ENTRIES_MIN = 4  # entries set aside that are tried again at a time; twice as many each time all can be read
 UNREADABLE = (EntryCorrupt, EntryUnknown, NoSuchEntry)
 
 
@@ -66,6 +67,7 @@ class Pump:
         self._throttled = False
         """Whether `_retry` is there because a rate allows nothing at the moment."""
         self._passed_over = 0
+        self._recall_entries = RECALL_ENTRIES_MIN
         self._backoff = Backoff(host.env.random, READ_RETRY_INITIAL_S, READ_RETRY_MAXIMUM_S)
         self._loop = asyncio.get_running_loop()
 
@@ -188,15 +190,22 @@ class Pump:
         if position > self._host.ledger.last_confirmed or not dispatcher.set_aside(plan, position):
             return False
         self._passed_over += 1
+        self._recall_entries = RECALL_ENTRIES_MIN
         logger.warning("subscription %s skips entry %s, which cannot be read: %s", self._name, position, error)
         if self._recall is None and dispatcher.set_aside_size:
             self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
         return True
 
     def _recall_some(self) -> None:
+        """Have some of what was set aside read again.
+
+        After an outage of the bookies much is aside that can be read again. So the number grows until a read fails.
+        """
         self._recall = None
         if self.dispatcher is not None:
-            if self.dispatcher.recall(RECALL_ENTRIES_MAX):
+            count = self._recall_entries
+            self._recall_entries = min(2 * count, SET_ASIDE_MAX)
+            if self.dispatcher.recall(count):
                 self._recall = self._loop.call_later(RECALL_INTERVAL_S, self._recall_some)
             self.wake()
 

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.topics import pump as pump_module
 from magnetar.protocol.commands import ack
 from magnetar.protocol.pulsar_pb2 import CommandRedeliverUnacknowledgedMessages, CommandSubscribe, MessageIdData
@@ -163,4 +164,31 @@ async def test_a_run_of_unreadable_entries_is_passed_over_in_the_end(monkeypatch
         await peer.subscribe(TOPIC, "s", subType=SHARED)
         peer.flow(100)
         assert [index for index, _ in await peer.messages(40 - unreadable)] == list(range(unreadable, 40))
+        await peer.close()
+
+
+async def test_after_an_outage_what_was_set_aside_comes_again_in_few_rounds(monkeypatch):
+    """Each round that can be read is followed by one of twice as many; what cannot be read begins with few again."""
+    monkeypatch.setattr(pump_module, "READ_RETRY_INITIAL_S", 0.01)
+    monkeypatch.setattr(pump_module, "READ_RETRY_MAXIMUM_S", 0.02)
+    monkeypatch.setattr(pump_module, "RECALL_INTERVAL_S", 0.05)
+    async with broker_front() as front:
+        peer = await filled(front, 80)
+        front.ledger.unreadable = {(1, index) for index in range(80)}
+        await peer.subscribe(TOPIC, "s", subType=SHARED)
+        subscription = front.topic.subscriptions["s", True]
+        sizes = []
+
+        def recalled(entries_max, recall=SharedDispatcher.recall):
+            sizes.append(entries_max)
+            return recall(subscription.dispatcher, entries_max)
+
+        monkeypatch.setattr(subscription.dispatcher, "recall", recalled)
+        peer.flow(100)
+        await until(lambda: len(sizes) > 2)
+        assert set(sizes) == {pump_module.RECALL_ENTRIES_MIN}
+        front.ledger.unreadable.clear()
+        sizes.clear()
+        assert sorted(index for index, _ in await peer.messages(80)) == list(range(80))
+        assert len(sizes) < 8, sizes
         await peer.close()
