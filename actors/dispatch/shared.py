@@ -51,6 +51,8 @@ class SharedDispatcher(Dispatcher):
         self._replay: Replay = SortedSet[Position]()
         self._aside: dict[Position, None] = {}
         """In the order in which they were set aside."""
+        self._ungated: dict[Position, None] = {}
+        """Of those aside and those recalled: entries that could not be read before the gate had seen them."""
         self._redeliveries: dict[Position, int] = {}
         self._turn = 0  # index of the consumer whose turn is next
         self._gap = sys.maxsize
@@ -72,6 +74,7 @@ class SharedDispatcher(Dispatcher):
         if not self.consumers:
             self._replay.clear()
             self._aside.clear()
+            self._ungated.clear()
             self._redeliveries.clear()
             if self.gate is not None:
                 self.gate.clear()
@@ -112,8 +115,12 @@ class SharedDispatcher(Dispatcher):
             self._replay.update([position for position, _ in gate.due(room)])
 
     def _hidden(self, plan: ReadPlan, entries: list[Entry]) -> Mapping[Position, int] | None:
-        """Those of the entries that the gate holds back. What comes again has passed it already."""
-        return None if self.gate is None or plan.positions else self.gate.hidden(entries)
+        """Those of the entries that the gate holds back. What was sent before, or was due, has passed it already."""
+        if self.gate is None:
+            return None
+        if plan.positions:
+            entries = [entry for entry in entries if entry[0] in self._ungated] if self._ungated else []
+        return self.gate.hidden(entries) if entries else None
 
     def _hold(self, position: Position, from_ms: int, slot: int = 0) -> None:
         if self.gate is not None:
@@ -156,6 +163,9 @@ class SharedDispatcher(Dispatcher):
                 sent += len(out)
         if plan.positions:
             self._replay.difference_update([position for position, _ in entries[:index]])
+            if self._ungated:
+                for position, _ in entries[:index]:
+                    self._ungated.pop(position, None)
         else:
             self._move_on(entries, index)
             if index and not sent:
@@ -168,6 +178,7 @@ class SharedDispatcher(Dispatcher):
         self._replay.difference_update(positions)
         for position in positions:
             self._redeliveries.pop(position, None)
+            self._ungated.pop(position, None)
 
     def set_aside(self, plan: ReadPlan, position: Position) -> bool:
         """The first entry of a plan, which stands at `position`, cannot be read: go on without it. Returns False, and
@@ -178,6 +189,8 @@ class SharedDispatcher(Dispatcher):
             return False
         if not plan.positions:
             self.read_position = (position[0], position[1] + 1)
+            if self.gate is not None:
+                self._ungated[position] = None
         elif position in self._replay:
             self._replay.discard(position)
         else:
@@ -240,6 +253,8 @@ class SharedDispatcher(Dispatcher):
                     self._replay.discard(position)
                     if self._aside:
                         self._aside.pop(position, None)
+                    if self._ungated:
+                        self._ungated.pop(position, None)
             if count is not None and owner.settle(count, self._limits.unacked_messages_max):
                 unblocked = True
             if self._redeliveries:

@@ -302,6 +302,50 @@ def test_entries_that_no_longer_exist_leave_the_replay():
     assert dispatcher.next_read((1, 1)) is None
 
 
+class HoldingGate:
+    """Holds back what is in `later`, and gives none of it out."""
+
+    holds = True
+
+    def __init__(self, later):
+        self.later = later
+        self.given = []
+
+    def ready(self):
+        return True
+
+    def skip(self, position):
+        return None
+
+    def due(self, count):
+        return []
+
+    def hidden(self, entries):
+        return {position: self.later[position] for position, _ in entries if position in self.later}
+
+    def hold(self, position, from_ms, slot):
+        self.given.append((position, from_ms))
+
+
+def test_an_entry_that_could_not_be_read_is_held_until_its_time_when_it_is_recalled():
+    """The gate has not seen an entry that could not be read. One that was sent before has passed it."""
+    dispatcher = shared()
+    gate = dispatcher.gate = HoldingGate({(1, 0): 5000, (1, 1): 6000})
+    one = consumer(permits=10)
+    dispatcher.add(one)
+    entries = log(1, 1, 1)
+    plan = dispatcher.next_read((1, 2))
+    assert dispatcher.set_aside(plan, (1, 0))
+    run(dispatcher, entries)
+    assert (list(one.pending), gate.given) == ([(1, 2)], [((1, 1), 6000)])
+    dispatcher.recall(4)
+    dispatcher.redeliver(one, [(1, 2)])
+    gate.later[1, 2] = 7000
+    run(dispatcher, entries)
+    assert (list(one.pending), gate.given) == ([(1, 2)], [((1, 1), 6000), ((1, 0), 5000)])
+    assert dispatcher.replay_size == 0
+
+
 def test_replays_are_read_as_few_ranges():
     assert runs([(1, 0), (1, 1), (1, 3), (1, 30), (2, 0), (2, 1)]) == [
         ((1, 0), (1, 3)),
