@@ -148,7 +148,7 @@ async def test_an_error_that_nobody_expected_does_not_end_the_placing_of_topics(
         table = cluster.coordinator.office.placement.table
         place, plan = table.place, [RuntimeError("a bug"), KeyError("another one")]
 
-        def fail_first(*arguments: Any) -> dict[str, str]:
+        def fail_first(*arguments: Any) -> dict[int, str]:
             if plan:
                 raise plan.pop()
             return place(*arguments)

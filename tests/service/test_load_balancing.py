@@ -70,8 +70,8 @@ async def test_heavy_topics_of_one_broker_spread_over_all_and_are_released_first
         task.cancel()
         assert all(len(set(one.owned()) & set(heavy)) == 1 for one in members)
         status = await cluster.coordinator.status()
-        assert status["load_moves"] == 2
-        loads = [member["load"] for member in status["members"] if member["role"] == "broker"]
+        assert status["load_moves"] == 2  # type: ignore[typeddict-item]
+        loads = [member["load"] for member in status["members"] if member["role"] == "broker"]  # type: ignore[typeddict-item]
         assert loads == [HEAVY, HEAVY, HEAVY]
 
 

@@ -156,7 +156,7 @@ def test_a_bookie_that_does_not_come_back_stops_the_restart_and_says_how_to_go_o
         assert incarnations(cluster) == second
         broken.clear()
         monkeypatch.setattr(restarts, "SAFE_TIMEOUT_S", 60.0)
-        cluster.restart(stopped.value.details["left"].split())
+        cluster.restart(str(stopped.value.details["left"]).split())
         third = incarnations(cluster)
         assert third["bookie-3"] != second["bookie-3"]
     assert publishing.error is None

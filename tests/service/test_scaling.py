@@ -52,7 +52,7 @@ def test_a_drained_bookie_leaves_its_messages_to_others_and_its_directory_goes(
         assert "bookie-1" in view["draining"]
         sent += [producer.send(b"%d" % number) for number in range(20, 40)]
         cluster.wait_drained(120)
-        assert cluster.status()["desired"]["bookies"] == ["bookie-2", "bookie-3", "bookie-4"]
+        assert cluster.status()["desired"]["bookies"] == ["bookie-2", "bookie-3", "bookie-4"]  # type: ignore[typeddict-item]
         assert "bookie-1" not in cluster.status()["registered_bookies"]
         assert not (tmp_path / "bookie-1").exists()
         sent += [producer.send(b"%d" % number) for number in range(40, 60)]

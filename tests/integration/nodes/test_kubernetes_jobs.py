@@ -96,11 +96,12 @@ def test_the_small_overlay_starts_is_measured_and_comes_back(network: Network) -
 def make_database(network: Network) -> Database:
     """A PostgreSQL with the user and the database of the manifests, which asks for the password."""
     import psycopg
+    from psycopg import sql
 
     found = Database(network)
     with found.host.network(), psycopg.connect(found.url, autocommit=True) as connection:
         connection.execute("CREATE DATABASE magnetar")
-        connection.execute(psycopg.sql.SQL("ALTER ROLE magnetar PASSWORD {}").format(psycopg.sql.Literal(PASSWORD)))
+        connection.execute(sql.SQL("ALTER ROLE magnetar PASSWORD {}").format(sql.Literal(PASSWORD)))
         rules = found.host.directory / "data" / "pg_hba.conf"
         rules.write_text("host all all 0.0.0.0/0 scram-sha-256\n")
         connection.execute("SELECT pg_reload_conf()")

@@ -36,7 +36,7 @@ def test_ray_drain_node_moves_brokers_away_and_bookies_get_nothing_new(hosts: Ra
                 hosts.drain(node)
                 wait_until(lambda: running.places().get(broker) not in (None, node), f"{broker} runs elsewhere", 60)
                 status = running.status()
-                assert bookie in status["desired"]["leaving"]
+                assert bookie in status["desired"]["leaving"]  # type: ignore[typeddict-item]
                 assert "no brokers any longer" in hosts.magnetar("leave", node=node)
                 assert running.places()[bookie] is node, "its data is there, and copies are read from it"
                 publisher.wait_for(500)

@@ -39,7 +39,12 @@ def test_a_ray_that_was_only_joined_is_looked_for_at_ray_address(
     if given is not None:
         monkeypatch.setenv("RAY_ADDRESS", given)
     if kind is not None:
-        session: SessionRecord = {"kind": kind, "address": "10.0.0.1:6379", "temporary_directory": "", "processes": []}
+        session: SessionRecord = {
+            "kind": kind,  # type: ignore[typeddict-item]
+            "address": "10.0.0.1:6379",
+            "temporary_directory": "",
+            "processes": [],
+        }
         ClusterDirectory(tmp_path).save_run({"cluster_id": "c", "ray": session})
     with pytest.raises(Connected, match=chosen):
         ray_cluster.find_on_ray(tmp_path)

@@ -312,7 +312,7 @@ async def test_a_client_that_never_reads_is_cut_off_soon_after_the_owner(monkeyp
     async with front_and_owner() as (front, owner):
         client = await Client.open(front, owner)
         _, writer, _ = await owner.connection()
-        client.writer.transport.pause_reading()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         while not waiting_bytes(front):
             writer.write(bytes(1 << 16))
             await writer.drain()
@@ -327,7 +327,7 @@ async def test_a_client_that_never_reads_is_cut_off_by_the_time_out() -> None:
     async with front_and_owner(proxy_read_timeout_ms=1, keep_alive_interval_s=0.05) as (front, owner):
         client = await Client.open(front, owner)
         _, writer, _ = await owner.connection()
-        client.writer.transport.pause_reading()
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(bytes(32 << 20))
         await until(lambda: waiting_bytes(front) > BUFFER_MAX_BYTES)
         await until(nothing_left(front))

@@ -330,7 +330,7 @@ class HoldingGate:
 def test_an_entry_that_could_not_be_read_is_held_until_its_time_when_it_is_recalled():
     """The gate has not seen an entry that could not be read. One that was sent before has passed it."""
     dispatcher = shared()
-    gate = dispatcher.gate = HoldingGate({(1, 0): 5000, (1, 1): 6000})
+    gate = dispatcher.gate = HoldingGate({(1, 0): 5000, (1, 1): 6000})  # type: ignore[assignment]
     one = consumer(permits=10)
     dispatcher.add(one)
     entries = log(1, 1, 1)
