@@ -25,7 +25,7 @@ simulate: ## simulate clusters: SEEDS=1000 runs many, SEED=n replays one with it
 mutants: ## switch known bugs on one by one: simulated seeds must find each, and find nothing without them; about 15 minutes
 	@$(ENVIRONMENT) python tests/simulation/gate.py
 
-scale: ## who owns what among 100 brokers, with TOPICS=1000000 as metadata only: messages and operations of each event
+scale: ## 100 brokers, 100 bookies and TOPICS=1000000 as metadata only: messages and operations of each event
 	@$(ENVIRONMENT) python tests/simulation/scale.py --topics $(or $(TOPICS),1000000)
 
 coverage: SEEDS = 3000

@@ -1,8 +1,8 @@
 """The control plane with metadata only: `python tests/simulation/scale.py --brokers 100 --topics 1000000`.
 
 It runs what decides, stores and tells who owns what, with members that only follow. For each event it prints metadata
-transactions, records written, messages, bytes and processor time. Nothing of it may grow with the number of topics,
-except what says so.
+transactions, records, messages, bytes and processor time. Nothing of it may grow with the number of topics, except
+what says so. The second table is of bookies and ledgers (`simulation/scaling/ledgers.py`).
 """
 
 import argparse
@@ -10,7 +10,6 @@ import asyncio
 import resource
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -25,24 +24,12 @@ from magnetar.protocol.slots import SLOTS_DEFAULT
 from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import take_office
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.slot_rows import SlotRows
-from magnetar.storage.metadata.store import Guard, Write, WriteResult
+from simulation.scaling import ledgers
+from simulation.scaling.counting import CountingStore
 
 PAGE = 5000
 """Topics of its slots that one answer brings a broker."""
-
-
-class CountingStore(MemoryMetadataStore):
-    """Counts what is written."""
-
-    transactions = 0
-    written = 0
-
-    async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
-        self.transactions += 1
-        self.written += len(writes)
-        return await super().write_many(writes, guard)
 
 
 class Follower:
@@ -72,6 +59,7 @@ class Scale:
         self.bytes = 0
         self.claimed = 0
         self.member_cpu_s = 0.0
+        self.events: dict[str, Event] = {}
         self.placement: SlotPlacement
 
     async def start(self) -> None:
@@ -142,6 +130,7 @@ class Event:
 
     def __init__(self, scale: Scale, what: str) -> None:
         self._scale, self._what = scale, what
+        scale.events[what] = self
 
     def _figures(self) -> list[float]:
         one = self._scale
@@ -169,7 +158,8 @@ class Event:
         )
 
 
-async def measure(brokers: int, topics: int, partitions: int, slots: int) -> None:
+async def measure(brokers: int, topics: int, partitions: int, slots: int) -> "dict[str, Event]":
+    """Print what each event costs, and return it."""
     scale = Scale(slots)
     await scale.start()
     print(
@@ -203,16 +193,21 @@ async def measure(brokers: int, topics: int, partitions: int, slots: int) -> Non
     scale.check()
     await scale.placement.close()
     scale.env.close()
+    return scale.events
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--brokers", type=int, default=100)
+    parser.add_argument("--bookies", type=int, default=100)
     parser.add_argument("--topics", type=int, default=1_000_000)
     parser.add_argument("--partitions", type=int, default=0)
     parser.add_argument("--slots", type=int, default=SLOTS_DEFAULT)
     asked = parser.parse_args()
     asyncio.run(measure(asked.brokers, asked.topics, asked.partitions, asked.slots))
+    asyncio.run(ledgers.measure(asked.bookies, asked.topics))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(f"  memory of this process, records included: {peak / 2**20:.1f} GiB")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ ROOMS = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster
 
 ENTRY_POINTS = {"run.py", "gate.py", "explore.py", "coverage_report.py", "scale.py"}
 """What the Makefile runs, and beside each the tests of the program as a whole."""
-TESTS_OF_ENTRY_POINTS = {"test_seeds.py", "test_gate.py"}
+TESTS_OF_ENTRY_POINTS = {"test_seeds.py", "test_gate.py", "test_scale.py"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "world": set(),
@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "faults": {"world", "checkers", "workloads"},
     "scenarios": {"world", "checkers", "workloads", "faults"},
     "explorer": set(),
+    "scaling": set(),
     "mutants": {"explorer"},
 }
 """By sub-package of the simulator: what its files may import, beside their own. Tests there may import anything."""

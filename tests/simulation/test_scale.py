@@ -1,0 +1,71 @@
+"""What events cost does not grow with the number of topics and ledgers, except in proportion to what changed."""
+
+from simulation import scale
+from simulation.scaling import ledgers
+from simulation.scaling.counting import Costs
+from simulation.scaling.ledgers import COPIES, DELETED, DELETIONS_PER_TRANSACTION
+
+MEMBERS = 20
+TOPICS = 2000
+SLOTS = 256
+"""So few that every slot holds topics in both runs."""
+
+NOTHING = Costs()
+OF_ALL_TOPICS = (
+    "coordinator starts",
+    "coordinator restarts",
+    "search for ledgers without a name, after the start",
+    "search for ledgers without a name, after the restart",
+    "walk of the auditor, after the start",
+    "walk of the auditor, after the restart",
+)
+OF_ONE_BOOKIE = (
+    "collection of a bookie that started",
+    "collection of a bookie after that restart",
+    "that bookie comes back",
+    "a bookie dies: its ledgers get other bookies",
+    "collection of a bookie after that repair",
+)
+OF_WHAT_CHANGED = (
+    "auditor round, nothing changed",
+    "collection of a bookie, nothing changed",
+    "a bookie goes away, not yet lost",
+    "the dead bookie comes back",
+    "1,000 ledgers are deleted",
+    "auditor round after that",
+    "collection of a bookie after that",
+)
+QUESTIONS_OF_A_BOOKIE = 2 * 500
+"""Messages by which all bookies are asked about the ledgers of one: they come in groups."""
+
+
+async def test_costs_of_events_of_brokers_do_not_depend_on_the_number_of_topics() -> None:
+    few = await scale.measure(MEMBERS, TOPICS, 0, SLOTS)
+    many = await scale.measure(MEMBERS, 2 * TOPICS, 0, SLOTS)
+    assert few.keys() == many.keys()
+    for what, one in few.items():
+        other = many[what]
+        assert (one.transactions, one.records, one.messages) == (other.transactions, other.records, other.messages)
+    assert many["one broker dies"].transactions == 1
+
+
+async def test_costs_of_events_of_bookies_are_those_of_the_ledgers_that_changed() -> None:
+    few = await ledgers.measure(MEMBERS, TOPICS)
+    many = await ledgers.measure(MEMBERS, 2 * TOPICS)
+    assert few.keys() == many.keys() == {*OF_ALL_TOPICS, *OF_ONE_BOOKIE, *OF_WHAT_CHANGED}
+    for what in OF_WHAT_CHANGED[:4]:
+        assert few[what]._replace(messages=0, size_bytes=0) == NOTHING
+        assert few[what]._replace(size_bytes=0) == many[what]._replace(size_bytes=0)
+    of_a_bookie = DELETED * COPIES / MEMBERS
+    for costs in (few, many):
+        assert costs["1,000 ledgers are deleted"].transactions == DELETED / DELETIONS_PER_TRANSACTION
+        assert costs["auditor round after that"].read == DELETED
+        assert 0.7 * of_a_bookie < costs["collection of a bookie after that"].read < 1.3 * of_a_bookie
+        death = costs["a bookie dies: its ledgers get other bookies"]
+        assert death.transactions == death.written and death.read == 2 * death.written
+        assert 2 * death.written <= death.messages <= 2 * death.written + QUESTIONS_OF_A_BOOKIE
+        assert costs["that bookie comes back"].read == death.written
+    for what in (*OF_ALL_TOPICS, *OF_ONE_BOOKIE):
+        assert many[what].read <= 2.5 * few[what].read + DELETED
+    for what in OF_ONE_BOOKIE:
+        assert many[what].read < TOPICS, "its own ledgers, not all"
