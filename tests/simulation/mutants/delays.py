@@ -1,5 +1,6 @@
 """Bugs of our own choosing in delayed delivery."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -8,7 +9,9 @@ from magnetar.actors.delays.bucket import Covered
 from magnetar.actors.delays.store import Bucket
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.delay_gate import Delays
+from magnetar.actors.dispatch.dispatcher import Entry, ReadPlan
 from magnetar.actors.dispatch.shared import SharedDispatcher
+from magnetar.protocol.message_id import Position
 from magnetar.storage.managed.acknowledged import EntryRanges
 from magnetar.storage.managed.cursor import Cursor
 
@@ -43,6 +46,16 @@ def _forget_what_is_held(stack: ExitStack) -> None:
     replace(stack, SharedDispatcher, "remove", removing)
 
 
+def _recall_past_the_gate(stack: ExitStack) -> None:
+    """What is read again counts as one that has passed the gate, also when it could not be read the first time."""
+    hidden = SharedDispatcher._hidden
+
+    def hiding(self: Any, plan: ReadPlan, entries: list[Entry]) -> Mapping[Position, int] | None:
+        return None if plan.positions else hidden(self, plan, entries)
+
+    replace(stack, SharedDispatcher, "_hidden", hiding)
+
+
 def _leave_a_segment_behind(stack: ExitStack) -> None:
     """A bucket counts as read back when its last segment is still to come."""
     replace(stack, Bucket, "empty", property(lambda self: self.next >= max(1, len(self.segments) - 1)))
@@ -70,6 +83,13 @@ DELAYS = (
         "what was held when the last consumer left is not read again",
         "I7",
         _forget_what_is_held,
+        "delaying",
+    ),
+    Mutant(
+        "early recall",
+        "a delayed message that could not be read at first goes out when it is read again",
+        "I12",
+        _recall_past_the_gate,
         "delaying",
     ),
     Mutant(

@@ -4,6 +4,10 @@ Some messages have no delivery time. Some are acknowledged by their ids before t
 In some runs an operator changes the policy of delays, or switches it off for a while. In half of the runs memory takes
 only a few held messages, so that most of them go through buckets.
 
+In some runs reads of the topic fail now and then. A Shared subscription sets aside what it cannot read, and reads it
+again after `RECALL_INTERVAL_S`. These runs have delays that are longer than that: a message that is sent when it is
+read again would be early.
+
 - I12: nothing is delivered too early, nor after it was cancelled (`DelayWatch`).
 - I7: what has its receipt and was not cancelled is delivered until it is acknowledged, whatever became of consumers and
   brokers.
@@ -19,12 +23,16 @@ from unittest.mock import patch
 
 import magnetar
 from magnetar.actors.delays import buckets
+from magnetar.actors.topics.pump import RECALL_INTERVAL_S
 from magnetar.client.core.message_id import MessageId
-from magnetar.protocol.errors import MagnetarError, Timeout
+from magnetar.protocol.errors import EntryUnknown, MagnetarError, Timeout
+from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 
 from ..checkers.delay_watch import DelayWatch
 from ..checkers.history import History, show
+from ..world.chance import drawn_apart
 from ..world.cluster import SimCluster
 from .admin import new_admin
 from .workload import Workload
@@ -36,6 +44,10 @@ CANCELLED_SHARE = 0.1
 KEYS = 4
 POLICY_MAX_S = 3.0
 POLICIES = (None, *({"active": active, "tickTime": tick_ms} for active in (True, False) for tick_ms in (50, 1000)))
+FAILING_SHARE = 0.4
+"""Of the runs: reads fail in these, and delays are longer than a recall."""
+FAILED_READS_SHARE = 0.2
+LONG_DELAY_MAX_S = RECALL_INTERVAL_S + 7.0
 LOOKS_MAX = 60
 LOOK_MS = 500
 
@@ -68,6 +80,10 @@ class Delaying(Workload):
         self._leaving_share = random.choice((0.0, 0.1))
         """So often a consumer closes and comes back. Sometimes it is the last one."""
         self._changes_policy = random.random() < 0.3
+        self._failing = drawn_apart(random)
+        self._reads_fail = self._failing.random() < FAILING_SHARE
+        if self._reads_fail:
+            self._delay_max_s = LONG_DELAY_MAX_S
         self._watch = DelayWatch(history, name)
         self._number = 0
         self._pending: dict[bytes, None] = {}
@@ -82,6 +98,23 @@ class Delaying(Workload):
             # By default buckets keep only what is due in half a minute or later, which is longer than most runs.
             stack.enter_context(patch.object(buckets, "SOON_MS", self._ahead_ms))
             stack.enter_context(patch.object(buckets, "AHEAD_MS", self._ahead_ms))
+        if self._reads_fail:
+            self._have_reads_fail(stack)
+
+    def _have_reads_fail(self, stack: ExitStack) -> None:
+        """Until this workload is to stop, no bookie has an answer to some reads of the topic."""
+        path, read = TopicName.parse(self.topic).path, ManagedLedger.read
+
+        async def reading(
+            ledger: ManagedLedger, first: Position, entries_max: int, bytes_max: int, upto: Position | None = None
+        ) -> list[tuple[Position, bytes]]:
+            of_this = ledger.name.startswith(path)  # also a partition
+            if of_this and not self.stopping and self._failing.random() < FAILED_READS_SHARE:
+                self.history.counts["failing-read"] += 1
+                raise EntryUnknown(f"no bookie says whether it has {first} of {ledger.name}")
+            return await read(ledger, first, entries_max, bytes_max, upto)
+
+        stack.enter_context(patch.object(ManagedLedger, "read", reading))
 
     async def setup(self) -> None:
         self.connect()
