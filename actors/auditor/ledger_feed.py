@@ -26,7 +26,7 @@ class LedgerFeed:
     """See the module. `epoch` is the coordinator's."""
 
     def __init__(self, epoch: int) -> None:
-        self._epoch = epoch
+        self.epoch = epoch
         self._first = 0
         """The number of the oldest change that is remembered."""
         self._ledgers = array("Q")
@@ -50,8 +50,8 @@ class LedgerFeed:
     def changes(self, epoch: int, since: int) -> LedgerChanges:
         """The changes from number `since` on, as many as an answer has; and where the feed ends now."""
         end = self._first + len(self._ledgers)
-        if epoch != self._epoch or not self._first <= since <= end:
-            return LedgerChanges(self._epoch, end, end, [], complete=False)
+        if epoch != self.epoch or not self._first <= since <= end:
+            return LedgerChanges(self.epoch, end, end, [], complete=False)
         at = since - self._first
         found = self._ledgers[at : at + CHANGES_PER_ANSWER]
-        return LedgerChanges(self._epoch, since + len(found), end, list(dict.fromkeys(found)), complete=True)
+        return LedgerChanges(self.epoch, since + len(found), end, list(dict.fromkeys(found)), complete=True)

@@ -50,6 +50,7 @@ from ...storage.metadata.ledger_metadata import LedgerMetadata
 from ...storage.metadata.ledger_records import LedgerRecord, LedgerRecords
 from ...storage.metadata.store import MetadataStore, Versioned, Write, unpack
 from ..members.contracts_bookie import BookieContract
+from ..members.contracts_coordinator import UnnamedLedgers
 from ..members.peer_calls import MemberCalls
 from .absence import BookieWatch
 from .checks import LedgerChecks
@@ -204,6 +205,19 @@ class Auditor:
             else:
                 self._walk.due = True
 
+    def unnamed(self, bookie: str, ledgers: Iterable[int]) -> UnnamedLedgers:
+        """Which of a bookie's ledgers it may not have to keep: they have no record, or one that does not name it.
+
+        It is a hint, like the feed. Together with all changes since this coordinator began, it leaves out no ledger
+        that has to go: a walk that began since then has put every record into the index.
+        """
+        find, found = self._index.find, list[int]()
+        for ledger_id in ledgers:
+            known = find(ledger_id)
+            if known is None or (bookie not in known.bookies and known.bookies != UNREADABLE):
+                found.append(ledger_id)
+        return UnnamedLedgers(self.feed.epoch, self._walk.done > 0, found)
+
     def status(self) -> AuditorStatus:
         """The progress, lost bookies, bookies in limbo, and damaged entries by bookie."""
         progress, counts = self._progress, self._index.counts
@@ -294,8 +308,8 @@ class Auditor:
         await self._repair_damage()
         limbo, new = self._watch.find_limbo()
         loop = asyncio.get_running_loop()
-        if new or loop.time() >= self._walk.next_at:
-            self._walk.due = True
+        if new or (self._walk.after is None and loop.time() >= self._walk.next_at):
+            self._walk.due = True  # not because of the time while one is under way: it would begin again at its end
         self._walk.limbo.update(dict.fromkeys(new, self._walk.number + 1))
         if self._retries:
             self._due.update(self._index.retried.copy())

@@ -387,7 +387,7 @@ class BookieService(RpcService):
         async with self._collecting.lock:
             identity = self.identity
             link = self._coordinator
-            changed = await self._collecting.changed(link.ask)
+            changed = await self._collecting.changed(link.ask, self.store.entries.ledgers)
             collected = await collect_garbage(
                 self.store,
                 link.metadata,

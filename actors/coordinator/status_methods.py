@@ -11,7 +11,7 @@ from ...runtime.rpc.server import RpcServer
 from ...storage.metadata.registered_bookies import registered_bookies
 from ..balancing.balancer import LoadBalancer
 from ..desired.methods import DesiredMethods
-from ..members.contracts_coordinator import LedgerChanges
+from ..members.contracts_coordinator import LedgerChanges, UnnamedLedgers
 from ..members.disk_report import disk_report
 from .office import Office
 from .session_methods import SessionMethods
@@ -44,6 +44,10 @@ class StatusMethods:
     async def rpc_ledger_changes(self, connection: RpcConnection, epoch: int, since: int) -> LedgerChanges:
         """See `LedgerFeed.changes`."""
         return self._office.auditor.feed.changes(epoch, since)
+
+    async def rpc_unnamed_ledgers(self, connection: RpcConnection, ledgers: list[int]) -> UnnamedLedgers:
+        """See `Auditor.unnamed`."""
+        return self._office.auditor.unnamed(connection.peer.node_id, ledgers)
 
     async def rpc_registered_bookies(self, connection: RpcConnection) -> list[str]:
         """Ids of all bookies that have a cookie, alive or not."""

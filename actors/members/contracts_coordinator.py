@@ -119,6 +119,17 @@ class LedgerChanges:
     complete: bool
 
 
+@dataclass(frozen=True)
+class UnnamedLedgers:
+    """Those of some ledgers that the bookie which asked may not have to keep, as far as the auditor with that epoch
+    knows. It does not know it before it is `ready`.
+    """
+
+    epoch: int
+    ready: bool
+    ledgers: list[int]
+
+
 class CoordinatorContract(NamespaceContract, TopicListContract, DesiredContract, MetadataContract):
     """See the module."""
 
@@ -162,6 +173,11 @@ class CoordinatorContract(NamespaceContract, TopicListContract, DesiredContract,
     @method(BOOKIE)
     async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges:
         """Which ledgers' records changed since change number `since` of the coordinator with that epoch."""
+        ...
+
+    @method(BOOKIE)
+    async def unnamed_ledgers(self, *, ledgers: list[int]) -> UnnamedLedgers:
+        """Which of these the auditor does not know, or knows to name the calling bookie no longer."""
         ...
 
     @method(ADMIN)

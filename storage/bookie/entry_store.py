@@ -32,7 +32,7 @@ from ...runtime.tasks import Tasks
 from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .damage import DAMAGE_NAME, NOTES_MAX, DamageKeeper, DamageNotes
 from .entry_reads import EntryReads
-from .held_ledgers import TOMBSTONE_RUNS_MAX, HeldLedger, IdRanges
+from .held_ledgers import TOMBSTONE_RUNS_MAX, HeldLedger, HeldLedgers, IdRanges
 from .journal import Journal
 from .journal_batch import Responder
 from .journal_files import create_journal_file, first_journal_share
@@ -66,7 +66,7 @@ class EntryStore:
         self.directory = directory
         self.instance = instance
         self.segment_bytes = segment_bytes
-        self.ledgers: dict[int, HeldLedger] = {}
+        self.ledgers = HeldLedgers()
         self.segments: dict[int, Segment] = {}
         """SEALING and SEALED ones by file id."""
         self.tombstones = IdRanges()
@@ -276,7 +276,7 @@ class EntryStore:
     @property
     def ledgers_end(self) -> int:
         """The first ledger id above all that this bookie knows: those held, fenced and deleted."""
-        return max(max(self.ledgers, default=-1) + 1, self.tombstones.end, self.fence_floor)
+        return max(self.ledgers.end, self.tombstones.end, self.fence_floor)
 
     # -- the set of segments -------------------------------------------------------------------------------------------
 

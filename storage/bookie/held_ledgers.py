@@ -41,6 +41,7 @@ class HeldLedger:
         "lac",
         "last_entry",
         "ledger_id",
+        "new_here",
         "nonce",
         "record_version",
         "rows",
@@ -64,6 +65,8 @@ class HeldLedger:
         self.touched = True
         """A recovery add, the first add, a fence or a question about what is held came since garbage collection last
         looked."""
+        self.new_here = True
+        """The same without the questions: garbage collection has to look, whatever it is told."""
         self.record_version = -1
         """Of its record in the metadata when that was found to be CLOSED and to name this bookie."""
         self.given_up = False
@@ -76,6 +79,16 @@ class HeldLedger:
         self.segments.append(segment)
         self.last_entry = max(self.last_entry, last_entry)
         self.lac = max(self.lac, lac)
+
+
+class HeldLedgers(dict[int, HeldLedger]):
+    """The ledgers of a bookie by id. `end` is the first id above all that were ever put in."""
+
+    end = 0
+
+    def __setitem__(self, ledger_id: int, state: HeldLedger) -> None:
+        self.end = max(self.end, ledger_id + 1)
+        super().__setitem__(ledger_id, state)
 
 
 class IdRanges:

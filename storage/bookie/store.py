@@ -187,7 +187,7 @@ class BookieStore:
         if refusal is not None:
             return refusal
         if flags:
-            state.touched = True
+            state.touched = state.new_here = True
         if self._journal.pending_bytes + self._lookup_bytes + size > self._pending_bytes_max:
             return BookieStatus.OVERLOADED
         if entry_id <= state.last_entry:
@@ -289,7 +289,7 @@ class BookieStore:
             callback(None)
             return
         state.fenced = True
-        state.touched = True
+        state.touched = state.new_here = True
         if state.fence_durable:
             self._journal.after_pending(callback)
             return

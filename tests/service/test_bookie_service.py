@@ -62,6 +62,9 @@ class LocalCoordinator:
     async def ledger_changes(self, *, epoch, since):
         return LedgerChanges(1, 0, 0, [], complete=False)
 
+    async def unnamed_ledgers(self, *, ledgers):
+        raise ProtocolError("an older coordinator does not have this method")
+
     async def close(self):
         self.closed = True
 

@@ -21,7 +21,6 @@ OF_ALL_TOPICS = (
 )
 OF_ONE_BOOKIE = (
     "collection of a bookie that started",
-    "collection of a bookie after that restart",
     "that bookie comes back",
     "a bookie dies: its ledgers get other bookies",
     "collection of a bookie after that repair",
@@ -34,6 +33,7 @@ OF_WHAT_CHANGED = (
     "1,000 ledgers are deleted",
     "auditor round after that",
     "collection of a bookie after that",
+    "collection of a bookie after that restart",
 )
 QUESTIONS_OF_A_BOOKIE = 2 * 500
 """Messages by which all bookies are asked about the ledgers of one: they come in groups."""
@@ -61,6 +61,7 @@ async def test_costs_of_events_of_bookies_are_those_of_the_ledgers_that_changed(
         assert costs["1,000 ledgers are deleted"].transactions == DELETED / DELETIONS_PER_TRANSACTION
         assert costs["auditor round after that"].read == DELETED
         assert 0.7 * of_a_bookie < costs["collection of a bookie after that"].read < 1.3 * of_a_bookie
+        assert costs["collection of a bookie after that restart"].read == 0
         death = costs["a bookie dies: its ledgers get other bookies"]
         assert death.transactions == death.written and death.read == 2 * death.written
         assert 2 * death.written <= death.messages <= 2 * death.written + QUESTIONS_OF_A_BOOKIE

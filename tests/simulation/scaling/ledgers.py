@@ -14,7 +14,7 @@ from magnetar.actors.auditor.repair import LedgerRepair
 from magnetar.actors.bookie.collecting import Collecting
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.members.contracts_bookie import BookieContract, Copied, Lacking, Part
-from magnetar.actors.members.contracts_coordinator import LedgerChanges
+from magnetar.actors.members.contracts_coordinator import LedgerChanges, UnnamedLedgers
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.bookie.garbage_collection import Collected, collect_garbage
@@ -77,6 +77,11 @@ class Asking:
         self._cluster.traffic.called([epoch, since], answer)
         return answer
 
+    async def unnamed_ledgers(self, *, ledgers: list[int]) -> UnnamedLedgers:
+        answer = self._cluster.office.auditor.unnamed(MEASURED, ledgers)
+        self._cluster.traffic.called(ledgers, answer)
+        return answer
+
     async def renew_ledger(self, *, ledger: int, version: int) -> int:
         renewed = await ledger_records.renew(self._cluster.office.store, ledger, version)
         self._cluster.traffic.called([ledger, version], renewed)
@@ -133,6 +138,7 @@ class LedgerScale:
             if MEASURED in metadata.bookies:
                 state = held[ledger_id] = HeldLedger(ledger_id, metadata.nonce)
                 state.fenced = state.fence_durable = True
+                state.new_here = state.touched = False
         records = self.store.records
         records.by_key.update({**topics, **chains, **ledgers})
         records.keys = sorted(records.by_key)
@@ -169,7 +175,7 @@ class LedgerScale:
     async def collect(self) -> Collected:
         """A collection of the measured bookie, as `BookieService.collect` does it."""
         ask = Asking(self)
-        changed = await self._collecting.changed(ask)
+        changed = await self._collecting.changed(ask, self.bookie.store.entries.ledgers)
         collected = await collect_garbage(
             self.bookie.store,
             RemoteStore(self.office.store, self.traffic),  # type: ignore[arg-type]

@@ -15,7 +15,8 @@ from typing import Any
 from magnetar.actors.auditor.ledger_feed import LedgerFeed
 from magnetar.actors.auditor.service import Auditor
 from magnetar.actors.bookie.service import BookieService
-from magnetar.actors.members.contracts_coordinator import LedgerChanges
+from magnetar.actors.members.contracts_coordinator import LedgerChanges, UnnamedLedgers
+from magnetar.protocol.errors import ServiceUnitNotReady
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_BROKER, ROLE_COORDINATOR
 from magnetar.runtime.rpc.connection import Identity
 from magnetar.runtime.settings.declarations import Settings
@@ -150,6 +151,13 @@ class LedgerWorld(SimCluster):
         if isinstance(service, AuditorService):
             service.written(write)
 
+    def unnamed(self, bookie: str, ledgers: list[int]) -> UnnamedLedgers:
+        """As by the coordinator. Raises ServiceUnitNotReady when there is no auditor."""
+        service = self.coordinator.service
+        if not isinstance(service, AuditorService):
+            raise ServiceUnitNotReady("there is no auditor")
+        return service.unnamed(bookie, ledgers)
+
     def damage_found(self) -> None:
         """A bookie told of damage that was not known: the coordinator wakes its auditor."""
         node = self.coordinator
@@ -212,6 +220,9 @@ class Link:
     async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges:
         return self._world.ledger_feed.changes(epoch, since)
 
+    async def unnamed_ledgers(self, *, ledgers: list[int]) -> UnnamedLedgers:
+        return self._world.unnamed(self.process.name, ledgers)
+
     async def close(self) -> None:
         self._world.unlist(self.process)
 
@@ -257,6 +268,7 @@ class AuditorService:
         identity = Identity(CLUSTER_ID, ROLE_COORDINATOR, COORDINATOR_ID, str(store.epoch))
         keys = KEYS.node(ROLE_COORDINATOR, COORDINATOR_ID)
         self._auditor = Auditor(self._env, identity, keys, world.settings, store, directory, world.limbo, world.damaged)
+        world.ledger_feed = LedgerFeed(store.epoch)
         world.follow(directory)
         self._auditor.start()
 
@@ -267,6 +279,11 @@ class AuditorService:
     def written(self, write: Write) -> None:
         if self._auditor is not None:
             self._auditor.written([write])
+
+    def unnamed(self, bookie: str, ledgers: list[int]) -> UnnamedLedgers:
+        if self._auditor is None:
+            raise ServiceUnitNotReady("the auditor has not started")
+        return self._auditor.unnamed(bookie, ledgers)
 
     async def close(self) -> None:
         if self._auditor is not None:

@@ -4,11 +4,14 @@ import pytest
 
 from magnetar.actors.auditor import ledger_feed
 from magnetar.actors.auditor.ledger_feed import LedgerFeed
+from magnetar.actors.bookie import collecting as collecting_module
 from magnetar.actors.bookie.collecting import Collecting
-from magnetar.actors.members.contracts_coordinator import LedgerChanges
+from magnetar.actors.members.contracts_coordinator import LedgerChanges, UnnamedLedgers
 from magnetar.protocol.errors import ProtocolError
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import Write
+
+HELD = (12, 2, 5, 7, 9)
 
 
 def deleted(*ledger_ids: int) -> list[Write]:
@@ -18,12 +21,22 @@ def deleted(*ledger_ids: int) -> list[Write]:
 class Coordinator:
     def __init__(self, feed: LedgerFeed) -> None:
         self.feed = feed
+        self.ready = False
+        self.epoch: int | None = None
+        """Of the auditor that answers; None: that of the feed."""
+        self.unnamed: tuple[int, ...] = ()
+        self.asked: list[int] = []
 
     async def renew_ledger(self, *, ledger: int, version: int) -> int:
         raise AssertionError("nothing is renewed here")
 
     async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges:
         return self.feed.changes(epoch, since)
+
+    async def unnamed_ledgers(self, *, ledgers: list[int]) -> UnnamedLedgers:
+        self.asked += ledgers
+        found = [one for one in ledgers if one in self.unnamed]
+        return UnnamedLedgers(self.feed.epoch if self.epoch is None else self.epoch, self.ready, found)
 
 
 class OlderCoordinator(Coordinator):
@@ -53,28 +66,82 @@ def test_what_is_forgotten_is_said_to_be_incomplete(monkeypatch: pytest.MonkeyPa
     assert not feed.changes(3, 0).complete and feed.changes(3, 3).ledgers == [4, 5]
 
 
+async def changed(collecting: Collecting, coordinator: Coordinator) -> list[int] | None:
+    return await collecting.changed(coordinator, HELD)
+
+
 async def test_a_bookie_compares_all_first_and_then_asks_for_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger_feed, "CHANGES_PER_ANSWER", 2)
     coordinator, collecting = Coordinator(LedgerFeed(3)), Collecting()
     coordinator.feed.written(deleted(1))
-    assert await collecting.changed(coordinator) is None
+    assert await changed(collecting, coordinator) is None
     collecting.succeeded(None)
-    assert await collecting.changed(coordinator) == []
+    assert await changed(collecting, coordinator) == []
     coordinator.feed.written(deleted(2, 3, 4, 5, 6))
-    assert await collecting.changed(coordinator) == [2, 3, 4, 5, 6]
-    assert await collecting.changed(coordinator) == [2, 3, 4, 5, 6], "the collection failed"
+    assert await changed(collecting, coordinator) == [2, 3, 4, 5, 6]
+    assert await changed(collecting, coordinator) == [2, 3, 4, 5, 6], "the collection failed"
     collecting.succeeded([2, 3, 4, 5, 6])
-    assert await collecting.changed(coordinator) == []
+    assert await changed(collecting, coordinator) == []
+
+
+async def following(coordinator: Coordinator) -> Collecting:
+    """A bookie that knows what this coordinator's feed said."""
+    collecting = Collecting()
+    assert await changed(collecting, coordinator) is None
+    collecting.succeeded(None)
+    return collecting
+
+
+async def test_a_bookie_left_behind_asks_for_what_the_auditor_does_not_place_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(collecting_module, "LEDGERS_PER_QUESTION", 2)
+    coordinator = Coordinator(LedgerFeed(3))
+    collecting = await following(coordinator)
     coordinator.feed = LedgerFeed(4)
     coordinator.feed.written(deleted(7))
-    assert await collecting.changed(coordinator) is None, "another coordinator does not know what was before it"
-    collecting.succeeded(None)
+    assert await changed(collecting, coordinator) == [], "the auditor has not walked yet"
+    collecting.succeeded([])
+    coordinator.ready, coordinator.unnamed = True, (5, 12)
+    for _ in range(2):  # the first collection fails
+        coordinator.asked = []
+        assert await changed(collecting, coordinator) == [5, 12, 7], "also what changed before it was asked"
+        assert coordinator.asked == [2, 5, 7, 9, 12]
+    collecting.succeeded([5, 12, 7])
     coordinator.feed.written(deleted(8))
-    assert await collecting.changed(coordinator) == [8]
+    assert await changed(collecting, coordinator) == [8]
+
+
+async def test_a_bookie_compares_all_when_another_coordinator_forgot_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_feed, "CHANGES_MAX", 4)
+    coordinator = Coordinator(LedgerFeed(3))
+    collecting = await following(coordinator)
+    coordinator.feed, coordinator.ready = LedgerFeed(4), True
+    coordinator.feed.written(deleted(1, 2, 3, 4, 5))
+    assert await changed(collecting, coordinator) is None
+    collecting.succeeded(None)
+    assert await changed(collecting, coordinator) == []
+
+
+async def test_a_bookie_waits_when_the_coordinator_changes_between_its_questions() -> None:
+    coordinator = Coordinator(LedgerFeed(3))
+    collecting = await following(coordinator)
+    coordinator.feed, coordinator.ready, coordinator.epoch = LedgerFeed(4), True, 5
+    assert await changed(collecting, coordinator) == []
+    collecting.succeeded([])
+    coordinator.feed, coordinator.epoch, coordinator.unnamed = LedgerFeed(5), None, (2,)
+    assert await changed(collecting, coordinator) == [2]
+
+
+async def test_a_bookie_compares_all_once_a_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator(LedgerFeed(3))
+    collecting = await following(coordinator)
+    monkeypatch.setattr(collecting, "_full_at", 0.0)
+    assert await changed(collecting, coordinator) is None
 
 
 async def test_a_coordinator_without_the_feed_makes_bookies_compare_all() -> None:
     collecting = Collecting()
-    assert await collecting.changed(OlderCoordinator(LedgerFeed(1))) is None
+    assert await changed(collecting, OlderCoordinator(LedgerFeed(1))) is None
     collecting.succeeded(None)
-    assert await collecting.changed(OlderCoordinator(LedgerFeed(1))) is None
+    assert await changed(collecting, OlderCoordinator(LedgerFeed(1))) is None

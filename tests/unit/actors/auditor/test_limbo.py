@@ -9,6 +9,7 @@ from magnetar.actors.auditor import orphans as orphan_ledgers
 from magnetar.actors.auditor import service as auditor_module
 from magnetar.actors.auditor.service import Auditor
 from magnetar.actors.members.contracts_bookie import BookieContract
+from magnetar.actors.members.contracts_coordinator import UnnamedLedgers
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.messages import pack
 from magnetar.storage.metadata import keys as metadata_keys
@@ -71,6 +72,33 @@ async def made():
     yield auditor, checks, limbo
     await auditor.close()
     await cluster.close()
+
+
+async def test_before_a_walk_has_ended_no_bookie_is_told_what_it_need_not_keep(made):
+    auditor, *_ = made
+    assert not auditor.unnamed("bookie-1", [1]).ready
+    await auditor.round()
+    assert auditor.unnamed("bookie-1", [1, 2]) == UnnamedLedgers(1, ready=True, ledgers=[2])
+    assert auditor.unnamed("bookie-9", [1]).ledgers == [1]
+
+
+async def test_a_walk_that_takes_several_rounds_is_made_once(made, monkeypatch):
+    auditor, *_ = made
+    monkeypatch.setattr(auditor_module, "WALK_S", 0.0)
+    monkeypatch.setattr(auditor_module, "LEDGERS_PER_PAGE", 1)
+    for _ in range(2):
+        await auditor.round()
+        assert auditor._walk.number == 1 and auditor._walk.after is not None
+    monkeypatch.setattr(auditor_module, "WALK_S", 5.0)
+    await auditor.round()
+    assert auditor._walk.done == 1 and not auditor._walk.due and auditor._walk.after is None
+
+
+async def test_a_ledger_whose_record_cannot_be_read_may_lie_on_every_bookie(made):
+    auditor, *_ = made
+    await auditor._store.put(metadata_keys.ledger(2), b"nonsense", None)
+    await auditor.round()
+    assert auditor.unnamed("bookie-9", [2]).ledgers == []
 
 
 async def test_a_whole_ledger_is_checked_again_when_one_of_its_bookies_enters_limbo(made):

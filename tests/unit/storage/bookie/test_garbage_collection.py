@@ -370,6 +370,30 @@ async def test_only_ledgers_that_changed_are_asked_for(bookie, metadata):
     assert asking.asked == [1, 4] and done.ledgers_deleted == 2 and kept(bookie) == [2]
 
 
+async def test_a_question_about_what_is_held_has_no_ledger_asked_for(bookie, metadata):
+    asking, scope = Asked(metadata.records), CollectionScope()
+    await collect_changed(bookie.store, asking, scope, None)
+    asking.asked.clear()
+    await bookie.store.held_ranges(1, 0, 0, 2)
+    await collect_changed(bookie.store, asking, scope, [])
+    assert asking.asked == []
+    await bookie.fence(2)
+    await collect_changed(bookie.store, asking, scope, [])
+    assert asking.asked == [2]
+
+
+async def test_what_is_new_when_a_full_collection_fails_stays_in_doubt(bookie, metadata):
+    scope = CollectionScope()
+    await collect_changed(bookie.store, metadata, scope, None)
+    await bookie.add_many(4, range(2))
+    metadata.fail = MetadataUnavailable("away")
+    with pytest.raises(MetadataUnavailable):
+        await collect_changed(bookie.store, metadata, scope, None)
+    metadata.fail = None
+    assert (await collect_changed(bookie.store, metadata, scope, [])).ledgers_deleted == 1
+    assert kept(bookie) == [1, 2]
+
+
 async def test_a_ledger_that_was_told_and_lives_stays(bookie, metadata):
     scope = CollectionScope()
     await collect_changed(bookie.store, metadata, scope, None)
