@@ -9,7 +9,8 @@ here: it may have an instance and a load at the same time. Each is where the dic
   grant, or when a caller needs the topic. It waits until the old instance is closed.
 
 A topic with something to do by itself is loaded without being asked for. A topic without is *at rest* (`idle_topics`),
-here or where it was before: what its last owner stored tells. All others are loaded when the broker gains them.
+here or where it was before: what its last owner stored tells. All others are loaded when the broker gains them, and
+again when an instance ended by itself.
 
 Guarantees: a topic has up to one instance in this process, and the old one is fully closed before the next is opened.
 A load whose ownership changed meanwhile is discarded. Safety does not rest on any of this: the ledger's fencing keeps
@@ -298,7 +299,10 @@ class Topics:
 
     def _terminated(self, topic: Topic, error: BaseException) -> None:
         logger.warning("this broker closes %s: %s", topic.name.full, error)
-        self._close(topic)
+        full_name = topic.name.full
+        # Nobody may ask for it, and it may have something to do. Where another broker owns it, the load finds that.
+        if self._close(topic) is not None and self.owned.get(full_name) == topic.epoch and not self._closed:
+            self._loads.load_later(full_name)
 
     def _close(self, topic: Topic, *, at_rest: bytes = b"") -> asyncio.Task[None] | None:
         full_name = topic.name.full

@@ -25,6 +25,7 @@ from .own import OWN
 from .policies import POLICIES
 from .repair import REPAIR
 from .restarting import RESTARTING
+from .resting import RESTING
 from .schemas import SCHEMAS
 from .silence import SILENCE
 from .slots import SLOTS
@@ -46,6 +47,7 @@ MUTANTS = {
         *POLICIES,
         *REPAIR,
         *RESTARTING,
+        *RESTING,
         *SCHEMAS,
         *SILENCE,
         *SLOTS,

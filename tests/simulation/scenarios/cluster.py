@@ -32,6 +32,7 @@ from ..checkers.history import History
 from ..checkers.metadata_watch import MetadataWatch
 from ..checkers.policies_agree import policies_agree
 from ..checkers.release_watch import ReleaseWatch
+from ..checkers.rest_watch import RestWatch, topics_are_loaded
 from ..checkers.slots_agree import slots_agree
 from ..checkers.store_watch import StoreWatch, missing_copies
 from ..checkers.validation import Validation
@@ -66,6 +67,7 @@ REPAIR_LIMIT_S = 90.0
 COLLECT_LIMIT_S = 30.0
 POLICIES_LIMIT_S = 30.0
 SLOTS_LIMIT_S = 30.0
+LOADED_LIMIT_S = 60.0
 LOOK_AGAIN_S = 1.0
 ELECTION = "election"
 ELECTING_SHARE = 0.1
@@ -185,6 +187,9 @@ class Scenario:
         )
         await self._cluster.until(
             partial(slots_agree, self._cluster), SLOTS_LIMIT_S, "I8: a broker has slots of its own"
+        )
+        await self._cluster.until(
+            partial(topics_are_loaded, self._cluster), LOADED_LIMIT_S, "I18: a topic with something to do is not loaded"
         )
         self._compare()
         if self._history.violations:
@@ -435,6 +440,9 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     DeliveryWatch(history).install(stack)
     AcknowledgeWatch(history).install(stack)
     CursorWatch(history, cluster.records).install(stack)
+    rest_watch = RestWatch(history)
+    rest_watch.install(stack)
+    cluster.on_record.append(rest_watch.metadata_changed)
     ReleaseWatch(history, partial(broker_of, cluster)).install(stack)
     publish_watch.install(history, stack)
 

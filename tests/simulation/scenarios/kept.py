@@ -1,7 +1,8 @@
 """Workloads about what topics keep: a share of the runs has one kind of them, in the place of most of the others.
 
 In the scenario "kept" every run has one. In a scenario that has the name of a kind every run has this one. These are
-for mutants that only such a workload finds. Shares of the other runs have the kinds "draining" and "restarting".
+for mutants that only such a workload finds. Shares of the other runs have the kinds "draining", "restarting"
+and "resting".
 """
 
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from ..workloads.loading import Loading
 from ..workloads.numbered import Numbered
 from ..workloads.registering import Registering
 from ..workloads.restarting import Restarting
+from ..workloads.resting import Resting
 from ..workloads.terminating import Terminating
 from ..workloads.workload import Workload
 from ..world.chance import drawn_apart
@@ -32,6 +34,8 @@ DRAINING = "draining"
 DRAINING_SHARE = 0.1
 RESTARTING = "restarting"
 RESTARTING_SHARE = 0.05
+RESTING = "resting"
+RESTING_SHARE = 0.1
 """Of the runs that have none."""
 
 Harmed = Callable[[], list[str]]
@@ -48,15 +52,21 @@ def draw(
     """
     if random.random() >= share and kind is None:
         share = drawn_apart(random).random()
-        if share >= DRAINING_SHARE + RESTARTING_SHARE:
+        for besides, their_share in BESIDES.items():
+            if share < their_share:
+                kind = besides
+                break
+            share -= their_share
+        else:
             return []
-        kind = DRAINING if share < DRAINING_SHARE else RESTARTING
     drawn = random.choice(list(KEPT))
     chance = Random(random.getrandbits(64))
     if kind == DRAINING:
         return [Draining(cluster, history, chance, "operator", harmed)]
     if kind == RESTARTING:
         return [Restarting(cluster, history, chance, "restarter", harmed)]
+    if kind == RESTING:
+        return [Resting(cluster, history, chance, "rester")]
     return KEPT[kind or drawn](cluster, history, chance)
 
 
@@ -114,4 +124,5 @@ KEPT: dict[str, Making] = {
     "terminating": _terminating,
     "registering": _registering,
 }
-KINDS = (*KEPT, DRAINING, RESTARTING)
+BESIDES = {DRAINING: DRAINING_SHARE, RESTARTING: RESTARTING_SHARE, RESTING: RESTING_SHARE}
+KINDS = (*KEPT, *BESIDES)

@@ -10,6 +10,7 @@ from magnetar.actors.topics.idle_topics import duties_of
 from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandCloseConsumer, CommandCloseProducer
 from magnetar.protocol.topics import TopicName
+from magnetar.storage.managed.chain_writer import ChainWriter
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.record import LeftBehind, left_behind
 from magnetar.storage.metadata.keys import LEDGERS_PREFIX
@@ -245,6 +246,26 @@ async def test_the_next_owner_finds_a_topic_at_rest_and_one_that_was_opened_sinc
         assert len(await consume(peer, 3, acknowledged=0)) == 3
         (left,) = await left_behind(front.storage.metadata, [NAME.path])
         assert not left.rests  # from here on a crash leaves a topic that its next owner loads
+        await peer.close()
+
+
+async def test_a_topic_with_an_open_ledger_is_not_left_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a ledger failed before, and its recovery did not succeed: the writer has nothing to close."""
+    async with front_that_rests() as front:
+        assert front.storage is not None
+
+        async def close(writer: ChainWriter) -> None:
+            """The ledger stays open."""
+
+        monkeypatch.setattr(ChainWriter, "close", close)
+        peer = await front.peer()
+        await peer.producer(TOPIC)
+        await peer.subscribe(TOPIC, "s")
+        await publish(peer, TOPIC, 2)
+        await leave(peer)
+        await until(lambda: rests(front))
+        (left,) = await left_behind(front.storage.metadata, [NAME.path])
+        assert not left.rests  # so its next owner loads it, and recovers the ledger
         await peer.close()
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.actors.topics.idle_topics import duties_of
+from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import (
     MetadataUnavailable,
     NotAllowedError,
@@ -111,6 +112,27 @@ async def test_a_load_of_the_brokers_own_that_fails_is_tried_again():
             await front.topics.get(NAME)
         await asyncio.sleep(0.3)
         assert len(tries) == 1  # only a client wanted it, and comes again
+
+
+async def test_a_topic_that_ended_by_itself_is_loaded_again_as_long_as_the_broker_owns_it():
+    async with broker_front() as front:
+        first = await front.topics.get(NAME)
+        assert isinstance(first, PersistentTopic)
+        first._on_terminal(first, MetadataUnavailable("it is not known whether a cursor was deleted"))
+        await until(lambda: front.topics.loaded.get(TOPIC) not in (None, first))
+
+        async def stale(name, epoch):
+            front.opened.append(name.full)
+            raise StaleEpoch("another owner")
+
+        front.topics._open_ledger = stale
+        opened = len(front.opened)
+        second = front.topics.loaded[TOPIC]
+        assert isinstance(second, PersistentTopic)
+        second._on_terminal(second, StaleEpoch("another owner"))
+        await until(lambda: not front.topics.owns(TOPIC))
+        await asyncio.sleep(0.3)
+        assert len(front.opened) == opened + 1 and TOPIC not in front.topics.loaded
 
 
 async def test_how_topics_were_left_is_asked_again_and_clients_do_not_wait_for_it():
