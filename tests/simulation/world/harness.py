@@ -109,7 +109,25 @@ def _set_the_past_apart() -> None:
 
 
 def tear_down(loop: SimLoop) -> None:
-    """Let go of everything without running it."""
+    """Let go of everything without running it.
+
+    A coroutine that waits for others in a `finally` cannot do so when it is taken apart, and Python reports that. It
+    happens nowhere else: a service that closes cancels its tasks, and its loop runs until they have ended.
+    """
+    told, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None
+    try:
+        _let_go(loop)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gc.collect()
+    finally:
+        sys.unraisablehook = told
+    loop.close()
+    logging.disable(logging.NOTSET)
+
+
+def _let_go(loop: SimLoop) -> None:
+    """A frame of its own: when it ends no variable holds on to a task, which would be taken apart later."""
     PROCESS.set(None)
     logging.disable(logging.CRITICAL)
     for task in asyncio.all_tasks(loop):
@@ -120,10 +138,3 @@ def tear_down(loop: SimLoop) -> None:
     loop.set_exception_handler(lambda loop, context: None)
     loop.abandon()
     asyncio.set_event_loop(None)
-    told, sys.unraisablehook = sys.unraisablehook, lambda unraisable: None  # what is cut off in mid-air may complain
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        gc.collect()
-    sys.unraisablehook = told
-    loop.close()
-    logging.disable(logging.NOTSET)

@@ -1,6 +1,8 @@
 """The simulator's own parts: time, streams, pauses, crashes, disks."""
 
 import asyncio
+import gc
+import sys
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
+from simulation.world.harness import tear_down
 from simulation.world.loop import SimLoop, Stuck
 from simulation.world.metadata import SimMetadataStore, WatchedRecords
 from simulation.world.network import Network
@@ -408,3 +411,25 @@ def test_an_unknown_outcome_is_carried_out_or_not_or_later() -> None:
 
         world.run(script())
     assert seen == {(True, True), (False, False), (False, True)}
+
+
+def test_what_is_under_way_at_the_end_of_a_run_is_taken_apart_without_a_complaint(monkeypatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    loop = SimLoop()
+
+    async def read() -> None:
+        try:
+            await asyncio.sleep(1000)  # its timer is all that holds on to it
+        finally:
+            await asyncio.sleep(0)
+
+    async def begin() -> None:
+        for _ in range(3):
+            asyncio.get_running_loop().create_task(read())
+        await asyncio.sleep(0)
+
+    loop.run_until_complete(loop.create_task(begin()))
+    tear_down(loop)
+    gc.collect()
+    assert told == []
