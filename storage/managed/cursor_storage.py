@@ -36,7 +36,7 @@ from ..ledger.reader import LedgerReader
 from ..ledger.writer import LedgerWriter
 from ..metadata import keys as metadata_keys
 from ..metadata.certain_writes import SETTLE_LIMIT_S, put_certain
-from ..metadata.store import Guard
+from ..metadata.store import Guard, Write
 from . import cursor_ledger
 from .cursor_ledger import CursorLog
 from .cursor_record import CursorHome, CursorKind, CursorRecord
@@ -236,17 +236,26 @@ class CursorStorage:
             await writer.abandon()
 
     async def delete(self) -> None:
-        """Delete the record, then the ledgers. Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown."""
+        """Delete the record, and in the same transaction the ledgers that it names. So none of these is left behind.
+
+        Raises StaleEpoch, MetadataUnavailable, OutcomeUnknown.
+        """
         async with self.lock:
-            try:
-                await self._home.metadata.delete(self._key, self._version)
-            except BadVersion:
-                raise StaleEpoch(f"cursor {self.name} has another owner now") from None
-            except NoSuchKey:
+            assert self._version is not None
+            known, ledgers = Guard(self._key, self._version), self._record.ledgers
+            # The ledgers go first, and only while the record is the one that is deleted behind them.
+            writes = [Write(metadata_keys.ledger(one), None, None, known) for one in ledgers]
+            results = await self._home.metadata.write_many([*writes, Write(self._key, None, self._version)])
+            if isinstance(results[-1], BadVersion):
+                raise StaleEpoch(f"cursor {self.name} has another owner now")
+            if isinstance(results[-1], NoSuchKey):
                 logger.info("cursor %s of %s was already deleted", self.name, self._home.topic_path)
+            elif isinstance(results[-1], MagnetarError):
+                raise results[-1]
             await self.end()
-            for ledger_id in self._record.ledgers:
-                await self.delete_ledger(ledger_id)
+            for ledger_id, result in zip(ledgers, results, strict=False):
+                if isinstance(result, MagnetarError) and not isinstance(result, NoSuchKey):
+                    await self.delete_ledger(ledger_id)
 
     async def put_beside(self, beside: tuple[int, ...], needs: Guard | None = None) -> None:
         """Name these ledgers beside that of the state, provided that `needs` holds. The caller has the lock.

@@ -10,12 +10,13 @@ would find errors that cannot happen.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import Context
 from random import Random
 from typing import TypeVar
 
 from magnetar.protocol.errors import MetadataError, MetadataUnavailable, OutcomeUnknown
+from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult, one_result
 
@@ -30,21 +31,47 @@ Watcher = Callable[[str, Versioned | None, Versioned | None], None]
 
 
 class WatchedRecords(MemoryRecords):
-    """Calls `watcher(key, before, after)` for every change."""
+    """Calls `watcher(key, before, after)` for every change.
+
+    Changes of one transaction are told at its end, the deletions of ledgers last. Nobody ever sees a state in between.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self._changes: list[tuple[str, Versioned | None, Versioned | None]] | None = None
         self.watcher: Watcher = lambda key, before, after: None
 
     def store(self, key: str, record: Versioned) -> None:
         before = self.by_key.get(key)
         super().store(key, record)
-        self.watcher(key, before, record)
+        self._changed(key, before, record)
 
     def remove(self, key: str) -> None:
         before = self.by_key.get(key)
         super().remove(key)
-        self.watcher(key, before, None)
+        self._changed(key, before, None)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """What is changed within the block is one transaction. The block awaits nothing that waits."""
+        assert self._changes is None
+        self._changes = []
+        try:
+            yield
+        finally:
+            changes, self._changes = self._changes, None
+            for change in sorted(changes, key=_is_deletion_of_a_ledger):
+                self.watcher(*change)
+
+    def _changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
+        if self._changes is None:
+            self.watcher(key, before, after)
+        else:
+            self._changes.append((key, before, after))
+
+
+def _is_deletion_of_a_ledger(change: tuple[str, Versioned | None, Versioned | None]) -> bool:
+    return change[2] is None and change[0].startswith(metadata_keys.LEDGERS_PREFIX)
 
 
 class SimMetadataStore:
@@ -54,6 +81,7 @@ class SimMetadataStore:
         self.trouble = 0.0
         self.delay_s = 0.002
         self._process = process
+        self._records = records
         self._inner = MemoryMetadataStore(records)
         self._random = random
         self._late: list[asyncio.Task[None]] = []
@@ -74,7 +102,11 @@ class SimMetadataStore:
         one_result(await self.write_many([Write(key, None, expected_version)]))
 
     async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> "list[WriteResult]":
-        return await self._write(lambda: self._inner.write_many(writes, guard))
+        return await self._write(lambda: self._transact(writes, guard))
+
+    async def _transact(self, writes: Sequence[Write], guard: Guard | None) -> "list[WriteResult]":
+        with self._records.transaction():
+            return await self._inner.write_many(writes, guard)
 
     async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
         return await self._write(lambda: self._inner.allocate(counter, count, guard))

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
+from magnetar.storage.metadata.store import Versioned
 from simulation.world.harness import tear_down
 from simulation.world.loop import SimLoop, Stuck
 from simulation.world.metadata import SimMetadataStore, WatchedRecords
@@ -433,3 +434,16 @@ def test_what_is_under_way_at_the_end_of_a_run_is_taken_apart_without_a_complain
     tear_down(loop)
     gc.collect()
     assert told == []
+
+
+async def test_changes_of_one_transaction_are_told_at_its_end_and_ledgers_last() -> None:
+    records = WatchedRecords()
+    seen: list[tuple[str, list[str]]] = []
+    for key in ("cursors/c", "ledgers/1"):
+        records.store(key, Versioned(b"", 1))
+    records.watcher = lambda key, before, after: seen.append((key, list(records.by_key)))
+    with records.transaction():
+        records.remove("ledgers/1")
+        records.remove("cursors/c")
+        assert not seen
+    assert seen == [("cursors/c", []), ("ledgers/1", [])]

@@ -23,6 +23,8 @@ COSTS = {
     # behind the change of the cursor.
     "load after a crash": (5, 11, 11),
     "close of what was only loaded": (0, 0, 0),
+    # The cursor and its ledger go in one transaction.
+    "deletion of a third subscription, with a ledger": (0, 1, 2),
     "load after a clean close": (3, 3, 3),
     "rest": (0, 2, 2),  # the ledger is closed, and the chain says that the topic rests
     "deletion": (7, 4, 6),
@@ -37,6 +39,8 @@ class Life:
         self.cluster = cluster
         self.store = CountingStore(cluster.metadata.records)
         self.ledgers = Ledgers(cluster.env, self.store, cluster.client, cluster.settings)
+        self.others = sorted(cluster.metadata.records.by_key)
+        """Keys of records that must stay."""
         self.counts: dict[str, Operations] = {}
 
     def note(self, event: str) -> None:
@@ -68,6 +72,12 @@ class Life:
             cursor.acknowledge(adds.positions[4:6])
             await cursor.flush()
         self.note("more acknowledgements")
+        third = await managed.open_cursor("three", "earliest")
+        third.acknowledge(adds.positions[1:3])
+        await third.flush()
+        self.store.take()
+        await managed.delete_cursor("three")
+        self.note("deletion of a third subscription, with a ledger")
         managed = await self.open("load after a crash", 2)
         await managed.close()
         self.note("close of what was only loaded")
@@ -79,10 +89,11 @@ class Life:
         self.note("rest")
         await delete_managed_ledger(self.cluster.env, self.ledgers, self.store, NAME, 4)
         self.note("deletion")
+        assert sorted(self.cluster.metadata.records.by_key) == ["counters/ledger", *self.others]
         return self.counts
 
 
-@pytest.mark.parametrize("others", [0, 1_000])
+@pytest.mark.parametrize("others", [0, 1_000, 10_000])
 async def test_operations_of_each_event(others: int) -> None:
     cluster = FakeCluster(3)
     for number in range(others):
