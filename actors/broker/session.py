@@ -70,7 +70,7 @@ class BrokerSession:
                     name.path,
                     epoch,
                     self._settings,
-                    assignment_key=self._ownership.guard(name, epoch),
+                    needs=self._ownership.guard(name, epoch),
                     cache=self._cache,
                 )
             except ConditionFailed:

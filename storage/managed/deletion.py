@@ -1,6 +1,6 @@
 """Deleting what a topic stores: its ledgers, its cursors, its pins, and its record at the end.
 
-The caller has deleted the topic's assignment, so that no broker can open the topic. It gives this deletion an epoch
+The caller has marked the topic's own record, so that no broker can open the topic. It gives this deletion an epoch
 that is greater than that of every owner before. The steps:
 
 1. read the record (none: there is nothing to delete; a later epoch in it: StaleEpoch);

@@ -1,6 +1,6 @@
 """A topic's storage: a chain of ledgers with one writer, durable and other cursors, trimming, pins.
 
-Opening, under the epoch of the assignment:
+Opening, under the epoch that the coordinator granted:
 
 1. read the record (a later epoch in it: StaleEpoch) and the metadata of all ledgers; a missing one fails the load;
 2. recover every ledger that is not CLOSED, so that the previous owner can add nothing more;
@@ -111,20 +111,19 @@ class ManagedLedger:
         epoch: int,
         settings: Settings,
         *,
-        assignment_key: str | Guard | None = None,
+        needs: Guard | None = None,
         cache: EntryCache | None = None,
     ) -> "ManagedLedger":
         """Open the topic with this path as its owner under `epoch`. A broker's topics share one `cache`; without one
         the topic gets its own, of the size in the settings.
 
-        With the key of its assignment it is opened only while that record has this epoch. With a guard on the topic's
-        own record it is opened only while that is as the coordinator named it. Nothing is trimmed then before
-        `trimmer.use_retention`: the topic has policies, which say what is kept.
+        With `needs` it is opened only while the topic's own record is as the coordinator named it. Nothing is trimmed
+        then before `trimmer.use_retention`: the topic has policies, which say what is kept.
 
         Raises StaleEpoch, ConditionFailed (the topic's record has changed), NoSuchLedger, RecoveryFailed,
         MetadataUnavailable and what reading cursors raises.
         """
-        owned = OwnedRecord(env, metadata, name, epoch, assignment=assignment_key)
+        owned = OwnedRecord(env, metadata, name, epoch, needs=needs)
         is_new = False
         for _ in range(OPEN_ATTEMPTS_MAX):
             record = await owned.load()
@@ -147,7 +146,7 @@ class ManagedLedger:
         except BaseException:
             await managed._writer.abandon()
             raise
-        managed.trimmer.opened(NO_RETENTION if assignment_key is None else None)
+        managed.trimmer.opened(NO_RETENTION if needs is None else None)
         return managed
 
     async def _open_cursors(self) -> None:

@@ -1,16 +1,14 @@
 """The metadata record of a topic's chain of ledgers, and compare-and-set on it under the owner's epoch.
 
-Only the owner writes it, and every write carries the owner's assignment epoch. Opening raises the epoch in the record,
-so that the next write of a superseded owner is refused. BadVersion on a record with another epoch, or with foreign
-content, becomes StaleEpoch.
+Only the owner writes it, and every write carries the owner's epoch. Opening raises the epoch in the record, so that the
+next write of a superseded owner is refused. BadVersion on a record with another epoch, or with foreign content, becomes
+StaleEpoch.
 
-A record that does not exist refuses no writer. So a topic is taken over only while its assignment, too, has the owner's
-epoch. A broker that was paused while the topic moved on and was deleted does not bring its record back. And what the
-owner creates beside the record (cursors, pins) needs the record as it is known here, in the same transaction.
-
-Where brokers own slots, the topic's own record (`topics/…`) takes the place of the assignment. The coordinator names
-its version together with the epoch. A deletion marks that record, and one that is created again never has the same
-version. So a broker that was paused since finds another version, or none, and creates nothing.
+A record that does not exist refuses no writer. So a topic is taken over only while the topic's own record (`topics/…`)
+has the version that the coordinator named together with the epoch. A deletion marks that record, and one that is
+created again never has the same version. A broker that was paused since finds another version, or none, and creates
+nothing. And what the owner creates beside the record (cursors, pins) needs the record as it is known here, in the same
+transaction.
 
 A write whose outcome stays unknown leaves a doubt: it may have landed, may still land, or never will. `settle` ends it
 by a compare-and-set on the version from before. When that succeeds, the doubtful write can no longer land. When it
@@ -172,10 +170,9 @@ class OwnedRecord:
         name: str,
         epoch: int,
         *,
-        assignment: str | Guard | None = None,
+        needs: Guard | None = None,
     ) -> None:
-        """`assignment`: the key of the topic's assignment, or its own record as the coordinator named it. None where
-        topics are not assigned."""
+        """`needs`: the topic's own record as the coordinator named it. None for topics that have no such record."""
         self.name = name
         self.epoch = epoch
         self.record = ManagedLedgerRecord(epoch)
@@ -185,8 +182,7 @@ class OwnedRecord:
         self._env = env
         self._store = store
         self._version: int | None = None
-        self._assignment_key = assignment if isinstance(assignment, str) else None
-        self._assignment = assignment if isinstance(assignment, Guard) else None
+        self._needs = needs
 
     @property
     def guard(self) -> Guard:
@@ -202,19 +198,13 @@ class OwnedRecord:
     async def load(self) -> ManagedLedgerRecord:
         """Read it; a topic without one has an empty chain.
 
-        Raises StaleEpoch when a later owner was here, or the topic is assigned under another epoch, or not at all.
-        ConditionFailed: its own record has changed since the coordinator named it, which is to be asked again.
+        Raises StaleEpoch when a later owner was here, ConditionFailed when the topic's own record has changed since the
+        coordinator named it: ask the coordinator again.
         """
         self._doubtful = []
-        key, guard = self._assignment_key, self._assignment
-        if key is not None:
-            found, assignment = await self._store.get_many([self._key, key])
-            if assignment is None or _epoch_of(assignment.value) != self.epoch:
-                raise StaleEpoch(f"{self.name} is no longer assigned under epoch {self.epoch}", epoch=self.epoch)
-            self._assignment = Guard(key, assignment.version)
-        elif guard is not None:
-            found, topic = await self._store.get_many([self._key, guard.key])
-            if topic is None or topic.version != guard.version:
+        if (needs := self._needs) is not None:
+            found, topic = await self._store.get_many([self._key, needs.key])
+            if topic is None or topic.version != needs.version:
                 raise ConditionFailed(f"{self.name} is not opened: the record of the topic has changed", key=self._key)
         else:
             found = await self._store.get(self._key)
@@ -231,7 +221,7 @@ class OwnedRecord:
         return self.record
 
     async def claim(self, ledgers: tuple[LedgerInfo, ...], *, deleting: tuple[int, ...] | None = None) -> bool:
-        """Write the own epoch, with what is known of the ledgers. False when the record, or the assignment, changed
+        """Write the own epoch, with what is known of the ledgers. False when the record, or the topic's own, changed
         since `load`.
 
         A compaction of an earlier owner has ended with its ownership: the ledger that it wrote is to be deleted. With
@@ -243,7 +233,7 @@ class OwnedRecord:
         try:
             # Only a record that does not exist yet needs it: an existing record refuses a writer that did not see its
             # last version.
-            await self._put(claimed, SETTLE_LIMIT_S, self._assignment if self._version is None else None)
+            await self._put(claimed, SETTLE_LIMIT_S, self._needs if self._version is None else None)
             return True
         except (BadVersion, NoSuchKey, ConditionFailed):
             return False
@@ -426,13 +416,6 @@ class TopicEpoch:
         except StaleEpoch as error:
             self._on_stale(error)
             raise
-
-
-def _epoch_of(assignment: bytes) -> int:
-    try:
-        return int(cast("Mapping[str, Any]", unpack(assignment))["epoch"])
-    except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
-        raise MetadataError(f"the record of an assignment cannot be decoded: {error!r}") from error
 
 
 def _compacted(value: Sequence[int | None] | None) -> CompactedLedger | None:

@@ -216,8 +216,8 @@ class World:
             epoch, guard = await self.claim(who, topic)
             await self.steps(self.chance.choice([2, 100]))
             name = "/".join(who)
-            assignment = None if self.bug == "the guard is dropped" else guard
-            owned = OwnedRecord(self.env, Slow(self.records, self, name), topic.path, epoch, assignment=assignment)
+            needs = None if self.bug == "the guard is dropped" else guard
+            owned = OwnedRecord(self.env, Slow(self.records, self, name), topic.path, epoch, needs=needs)
             while True:
                 await owned.load()
                 await self.steps(self.chance.choice([2, 60]))

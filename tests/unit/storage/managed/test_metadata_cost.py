@@ -8,11 +8,9 @@ from typing import Any
 
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger
-from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.store import pack
 from support.fakes.bookies import Adds, FakeCluster
+from support.stores.owned_topic import NAME, TOPIC, create_topic, named_topic, open_topic
 
-NAME = "persistent/public/default/t"
 CALLS = ("get", "get_many", "list", "put", "delete", "write_many", "allocate")
 
 
@@ -44,18 +42,15 @@ class Broker:
         self.ledgers.records._store = self.metadata  # type: ignore[assignment]
 
     async def open(self, epoch: int) -> ManagedLedger:
-        key = metadata_keys.ASSIGNMENTS_PREFIX + NAME
-        found = await self.cluster.metadata.get(key)
-        value = pack({"broker": "b", "incarnation": "1", "epoch": epoch})
-        await self.cluster.metadata.put(key, value, None if found is None else found.version)
-        return await ManagedLedger.open(
-            self.cluster.env,
-            self.ledgers,
-            self.metadata,  # type: ignore[arg-type]
-            NAME,
+        if await self.cluster.metadata.get(TOPIC) is None:
+            await create_topic(self.cluster)
+        guard = await named_topic(self.cluster)
+        return await open_topic(
+            self.cluster,
             epoch,
-            self.cluster.settings,
-            assignment_key=key,
+            guard,
+            metadata=self.metadata,  # type: ignore[arg-type]
+            ledgers=self.ledgers,
         )
 
     async def fill(self, managed: ManagedLedger) -> None:

@@ -8,94 +8,71 @@ import contextlib
 import pytest
 
 from magnetar.actors.auditor.record_kinds import RECORD_KINDS
-from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataUnavailable, StaleEpoch
-from magnetar.storage.managed.deletion import delete_managed_ledger
+from magnetar.protocol.errors import ConditionFailed, LedgerFenced, MagnetarError, MetadataUnavailable, StaleEpoch
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.store import list_all, pack
+from magnetar.storage.metadata.store import list_all
 from support.fakes.bookies import Adds, FakeCluster
+from support.stores.owned_topic import (
+    NAME,
+    TOPIC,
+    create_topic,
+    delete_data,
+    delete_topic,
+    mark_topic,
+    named_topic,
+    open_topic,
+)
 
 pytestmark = pytest.mark.cluster_settings(cursor_flush_interval_s=0.02)
 
-NAME = "persistent/public/default/t"
-ASSIGNMENT = metadata_keys.ASSIGNMENTS_PREFIX + NAME
-
-
-async def assign(cluster, epoch):
-    """The coordinator's word: the topic is owned under `epoch`, or (None) deleted."""
-    found = await cluster.metadata.get(ASSIGNMENT)
-    version = None if found is None else found.version
-    if epoch is None:
-        await cluster.metadata.delete(ASSIGNMENT, version)
-    else:
-        await cluster.metadata.put(ASSIGNMENT, pack({"broker": "b", "incarnation": "1", "epoch": epoch}), version)
-
-
-async def open_assigned(cluster, epoch, ledgers=None):
-    return await ManagedLedger.open(
-        cluster.env,
-        ledgers or cluster.new_ledgers(),
-        cluster.metadata,
-        NAME,
-        epoch,
-        cluster.settings,
-        assignment_key=ASSIGNMENT,
-    )
-
-
-async def delete(cluster, epoch):
-    await delete_managed_ledger(cluster.env, cluster.new_ledgers(), cluster.metadata, NAME, epoch)
-
 
 async def records(cluster):
-    """The keys of everything that is stored of the topic but its assignment."""
+    """The keys of everything that is stored of the topic but its own record."""
     prefixes = [kind.prefix for kind in RECORD_KINDS if kind.names_ledgers]
     return [key for prefix in prefixes for key, _ in await list_all(cluster.metadata, prefix)]
 
 
-@pytest.mark.parametrize("now", [None, 2], ids=["deleted", "assigned to another"])
-async def test_a_topic_is_not_opened_under_an_epoch_that_is_over(cluster, now):
-    await assign(cluster, 1)
-    await assign(cluster, now)
+async def test_a_topic_is_not_opened_under_an_epoch_that_another_owner_has_superseded(cluster):
+    guard = await create_topic(cluster)
+    await (await open_topic(cluster, 2, guard)).close()
+    before = await records(cluster)
     with pytest.raises(StaleEpoch):
-        await open_assigned(cluster, 1)
-    assert await records(cluster) == []
+        await open_topic(cluster, 1, guard)
+    assert await records(cluster) == before
 
 
 async def test_a_zombie_in_the_middle_of_opening_does_not_bring_a_deleted_topic_back(cluster, monkeypatch):
-    await assign(cluster, 1)
+    guard = await create_topic(cluster)
     get_many = cluster.metadata.get_many
     looked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(keys):
         found = await get_many(keys)
-        if ASSIGNMENT in keys and not looked.is_set():
+        if TOPIC in keys and not looked.is_set():
             looked.set()
             await go_on.wait()
         return found
 
     monkeypatch.setattr(cluster.metadata, "get_many", slow)
-    zombie = asyncio.create_task(open_assigned(cluster, 1))
+    zombie = asyncio.create_task(open_topic(cluster, 1, guard))
     await looked.wait()
-    await assign(cluster, 2)
-    await (await open_assigned(cluster, 2)).close()
-    await assign(cluster, None)
-    await delete(cluster, 3)
+    await (await open_topic(cluster, 2, guard)).close()
+    await delete_topic(cluster, 3, guard)
     go_on.set()
-    with pytest.raises(StaleEpoch):
+    with pytest.raises(ConditionFailed):
         await zombie
     assert await records(cluster) == []
 
 
 @pytest.mark.parametrize("deed", ["cursor", "pin", "plan"])
 async def test_a_zombie_creates_nothing_beside_the_record_of_a_deleted_topic(cluster, deed):
-    zombie = await open_assigned_first(cluster)
+    guard = await create_topic(cluster)
+    zombie = await open_filled(cluster, 1, guard)
     fenced = []
     zombie.on_fenced.append(fenced.append)
-    await assign(cluster, 2)
-    await (await open_assigned(cluster, 2)).close()
-    await assign(cluster, None)
-    await delete(cluster, 3)
+    await (await open_topic(cluster, 2, guard)).close()
+    await delete_topic(cluster, 3, guard)
     with pytest.raises(StaleEpoch):
         if deed == "cursor":
             await zombie.open_cursor("s", "earliest")
@@ -113,10 +90,11 @@ async def test_a_zombie_creates_nothing_beside_the_record_of_a_deleted_topic(clu
 async def test_a_deletion_that_sleeps_through_another_one_takes_nothing_of_the_new_topic(
     cluster, monkeypatch, slept_before
 ):
-    first = await open_assigned_first(cluster)
+    guard = await create_topic(cluster)
+    first = await open_filled(cluster, 1, guard)
     await first.open_cursor("s", "earliest")
     await first.close()
-    await assign(cluster, None)
+    marked = await mark_topic(cluster, guard)
     sleeps, go_on, real = asyncio.Event(), asyncio.Event(), getattr(cluster.metadata, slept_before)
 
     async def sleep_once(*arguments, **options):
@@ -126,12 +104,12 @@ async def test_a_deletion_that_sleeps_through_another_one_takes_nothing_of_the_n
         return await real(*arguments, **options)
 
     monkeypatch.setattr(cluster.metadata, slept_before, sleep_once)
-    zombie = asyncio.create_task(delete(cluster, 2))
+    zombie = asyncio.create_task(delete_data(cluster, 2))
     await sleeps.wait()
-    await delete(cluster, 3)
+    await delete_data(cluster, 3)
     assert await records(cluster) == []
-    await assign(cluster, 4)
-    again = await open_assigned(cluster, 4)
+    await cluster.metadata.delete(TOPIC, marked.version)
+    again = await open_topic(cluster, 4, await create_topic(cluster))
     await again.open_cursor("s", "earliest")
     await again.pin([], 60.0)
     before = await records(cluster)
@@ -146,8 +124,7 @@ async def test_a_deletion_is_begun_again_wherever_it_ended(cluster, monkeypatch)
     """It fails at its n-th change, for every n, and the next one finishes it; a ledger of it may be missing."""
     change, left = cluster.metadata.write_many, 0
     for changes in range(20):
-        await assign(cluster, 100 * changes + 1)
-        managed = await open_assigned(cluster, 100 * changes + 1)
+        managed = await open_topic(cluster, 100 * changes + 1, await create_topic(cluster))
         await managed.open_cursor("s", "earliest")
         adds = Adds()
         managed.append(b"one", adds.callback)
@@ -155,7 +132,7 @@ async def test_a_deletion_is_begun_again_wherever_it_ended(cluster, monkeypatch)
         managed.cursors["s"].acknowledge_cumulative(managed.last_confirmed)
         await managed.cursors["s"].flush()
         await managed.pin([managed.last_confirmed[0]], 60.0)
-        await assign(cluster, None)
+        marked = await mark_topic(cluster, await named_topic(cluster))
         left = changes
 
         async def fail(*arguments):
@@ -168,12 +145,13 @@ async def test_a_deletion_is_begun_again_wherever_it_ended(cluster, monkeypatch)
         monkeypatch.setattr(cluster.metadata, "write_many", fail)
         finished = True
         try:
-            await delete(cluster, 100 * changes + 2)
+            await delete_data(cluster, 100 * changes + 2)
         except MetadataUnavailable:
             finished = False
         monkeypatch.setattr(cluster.metadata, "write_many", change)
-        await delete(cluster, 100 * changes + 3)
+        await delete_data(cluster, 100 * changes + 3)
         assert await records(cluster) == []
+        await cluster.metadata.delete(TOPIC, marked.version)
         ledgers = [key for key, _ in await list_all(cluster.metadata, metadata_keys.LEDGERS_PREFIX)]
         assert not ledgers or not finished, "only what a crash leaves is left to the collector of orphans"
         for key in ledgers:
@@ -185,9 +163,8 @@ async def test_a_deletion_is_begun_again_wherever_it_ended(cluster, monkeypatch)
     raise AssertionError("it never finishes")
 
 
-async def open_assigned_first(cluster):
-    await assign(cluster, 1)
-    managed = await open_assigned(cluster, 1)
+async def open_filled(cluster, epoch, guard):
+    managed = await open_topic(cluster, epoch, guard)
     adds = Adds()
     managed.append(b"one", adds.callback)
     await adds.wait(1)
