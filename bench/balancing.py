@@ -5,7 +5,8 @@
 Starts a cluster of three brokers on Ray. Of 36 plain topics, those of one broker get a load of 1, 1/2, 1/3, … of the
 heaviest; the others get a little. Producers send single messages at these rates all the time. The coordinator looks for
 overloaded brokers every `--interval` seconds (by default 10, where the setting's default is 60). A broker is overloaded
-from 10 entries per second above the mean (else 100), because this load is a small one. All else is default.
+from 10 entries per second above the mean (else 100), because this load is a small one. All else is default. The load
+begins when the coordinator has had reports for seven intervals, because it moves nothing earlier.
 
 The loads of brokers are the rates at which the producers send, by the owners that the admin names. `even` is the first
 moment in which the busiest broker is within the threshold, 10 % above the mean, or no more moves have come for four
@@ -38,6 +39,7 @@ THRESHOLD = 1.1
 SKEW_MAX = 1.2
 GAP_MAX_S = 1.0
 QUIET_INTERVALS = 4
+SETTLING_INTERVALS = 7
 LIMIT_S = 240.0
 PAYLOAD = b"x" * 1000
 PENDING_MAX = 200
@@ -113,6 +115,7 @@ async def _balance(cluster: RayCluster, interval_s: float) -> tuple[list[Load], 
             for name, number in zip(names, owners, strict=True)
         ]
         begun = skew(loads)
+        await asyncio.sleep(SETTLING_INTERVALS * interval_s)
         senders = [asyncio.create_task(_send(one, load)) for one, load in zip(producers, loads, strict=True)]
         try:
             even_s = await _watch(cluster, loads, interval_s)

@@ -2,7 +2,8 @@
 
 `history` is the share of an average that is left after `period_s` of reports of nothing. Everything begins at 0. So a
 new unit, and every unit after the coordinator restarted, weighs little at first. The *shares* of units that began
-together are right from the first report on.
+together are right from the first report on, but at first they are those of a moment. `settled` says when enough has
+been reported: a peak of one period then counts less than twice as much as in the long run.
 
 An average belongs to the unit and not to its broker: after a move the new owner's reports continue it. A unit that its
 broker does not name any longer falls, and is dropped when it is next to nothing. Thus no more units are held than
@@ -16,6 +17,8 @@ from .planner import Loads
 
 FORGOTTEN_BELOW = 0.01
 """Entries per second."""
+SETTLED_FROM = 0.5
+"""The weight of all that was reported; in the long run it is 1."""
 
 
 class LoadAverages:
@@ -28,9 +31,17 @@ class LoadAverages:
         """By broker that named it last: unit → average."""
         self._holders: dict[str, str] = {}
         self._rest: dict[str, float] = {}
+        self._weights: dict[str, float] = {}
+        """By broker: the weight of its reports so far."""
 
     def __len__(self) -> int:
         return len(self._holders)
+
+    @property
+    def settled(self) -> bool:
+        """Whether reports have come for long enough. A broker that joins later begins with what it is given, and does
+        not change this."""
+        return any(weight >= SETTLED_FROM for weight in self._weights.values())
 
     def take(self, broker: str, report: LoadReport, is_owner: Callable[[str], bool]) -> None:
         """Count a report. What the broker names and does not own (any longer) is left out."""
@@ -46,6 +57,7 @@ class LoadAverages:
             else:
                 held[unit] = average
         self._rest[broker] = kept * self._rest.get(broker, 0.0) + (1 - kept) * report.rest.load
+        self._weights[broker] = kept * self._weights.get(broker, 0.0) + 1 - kept
 
     def keep_only(self, brokers: Collection[str]) -> None:
         """Forget what other brokers reported; what they had is known again when its new owners report it."""
@@ -53,6 +65,7 @@ class LoadAverages:
             for unit in self._held.pop(broker):
                 del self._holders[unit]
             self._rest.pop(broker, None)
+            self._weights.pop(broker, None)
 
     def loads(self, owner_of: Callable[[str], str | None]) -> Loads:
         """All averages, each under the unit's present owner."""

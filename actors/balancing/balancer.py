@@ -1,8 +1,9 @@
 """Takes brokers' load reports, and has units moved from overloaded brokers, a few at a time.
 
-A round, once per interval: every broker that takes topics has reported lately, and often enough → the averages become
-a plan (`planner`) → its moves are carried out as any other move. While one broker does not report (it has just joined,
-it is of an older version, it is cut off), nothing moves: its load would look like none.
+A round, once per interval: the averages have settled, and every broker that takes topics has reported lately, and
+often enough → the averages become a plan (`planner`) → its moves are carried out as any other move. While one broker
+does not report (it has just joined, it is of an older version, it is cut off), nothing moves: its load would look like
+none.
 
 Invariants:
 
@@ -11,8 +12,8 @@ Invariants:
 2. A round plans while no other move of the rebalancer is under way, and by the owners of that moment.
 3. A round moves up to `moves_max` units, between brokers that take topics.
 
-Averages and grace periods are in memory. After the coordinator restarted, the first round waits for `REPORTS_BEFORE`
-reports of each broker, and a unit that moved before that may move once more.
+Averages and grace periods are in memory. After the coordinator restarted, nothing moves before the averages have
+settled: the load of one moment would decide. A unit that moved before the restart may move once more.
 """
 
 import asyncio
@@ -151,8 +152,12 @@ class LoadBalancer:
     def _reported(self, takers: Collection[str]) -> bool:
         now_s = asyncio.get_running_loop().time()
         found = [self._reports.get(broker) for broker in takers]
-        return len(found) > 1 and all(
-            one is not None and one.count >= REPORTS_BEFORE and now_s - one.at_s <= self._silence_s for one in found
+        return (
+            self._averages.settled
+            and len(found) > 1
+            and all(
+                one is not None and one.count >= REPORTS_BEFORE and now_s - one.at_s <= self._silence_s for one in found
+            )
         )
 
     def _forget_old(self) -> None:

@@ -8,7 +8,7 @@ from magnetar.runtime.settings.declarations import Settings
 from simulation.checkers.balance_watch import BalanceWatch
 from simulation.checkers.history import History
 
-SETTINGS = Settings(load_shedding_grace_minutes=1, load_moves_max=2)
+SETTINGS = Settings(load_shedding_grace_minutes=1, load_moves_max=2, load_history_share=0)
 
 
 class Owners:
@@ -42,6 +42,21 @@ def test_moves_are_damped(again_s: float, target: str, count: int, found: list[s
     assert history.violations == []
     watch.were_chosen(rebalancer, {f"topic-{number}": target for number in range(count)}, 10.0 + again_s)
     assert list({violation.partition(":")[0]: None for violation in history.violations}) == found
+
+
+@pytest.mark.parametrize(("reported_s", "found"), [([], 1), ([115.0, 119.0], 1), ([5.0, 121.0], 0)])
+def test_averages_settle_before_anything_moves(reported_s: list[float], found: int) -> None:
+    history = History()
+    watch = BalanceWatch(history, Settings(load_shedding_interval_minutes=1, load_history_share=0.5**0.5))
+    rebalancer: Any = Owners()
+    for number, seconds in enumerate(reported_s):
+        for part in (seconds - 2.0, 2.0):
+            watch.was_reported(rebalancer, f"broker-{number}", part)
+        watch.was_reported(Owners(), f"broker-{number}", 1000.0)  # to an earlier coordinator
+    watch.were_chosen(rebalancer, {}, 5.0)
+    assert not history.violations
+    watch.were_chosen(rebalancer, {"topic-0": "broker-3"}, 10.0)
+    assert len(history.violations) == found and all("I15" in one for one in history.violations)
 
 
 def test_another_coordinator_does_not_know_of_earlier_moves() -> None:

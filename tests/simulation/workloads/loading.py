@@ -40,7 +40,7 @@ class Loading(Workload):
             load_report_interval_ms=200,
             load_shedding_interval_minutes=0.4 / 60,
             load_shedding_grace_minutes=random.choice((1.0, 3.0)) / 60,
-            load_history_share=0.3,
+            load_history_share=random.choice((0.3, 0.9)),
             load_least_entries_over_mean=0.1,
             load_moves_max=random.choice((1, 3)),
         )

@@ -37,6 +37,20 @@ def test_a_report_of_two_intervals_counts_as_two_reports() -> None:
     assert once.loads(lambda unit: A).units["x"] == pytest.approx(twice.loads(lambda unit: A).units["x"])
 
 
+@pytest.mark.parametrize(("history", "reports"), [(0.0, 1), (0.3, 1), (0.7, 2), (0.9, 7)])
+def test_averages_have_settled_with_half_of_their_weight(history: float, reports: int) -> None:
+    averages = LoadAverages(history, 60.0)
+    for _ in range(reports):
+        assert not averages.settled
+        averages.take(A, report(60.0), owned)
+    assert averages.settled
+    averages.take(B, report(60.0), owned)
+    averages.keep_only([A])
+    assert averages.settled, "a broker that joins or leaves begins nothing again"
+    averages.keep_only([])
+    assert not averages.settled
+
+
 def test_an_average_moves_with_its_unit() -> None:
     averages = LoadAverages(0.9, 5.0)
     for _ in range(100):

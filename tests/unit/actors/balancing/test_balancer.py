@@ -69,6 +69,37 @@ async def test_an_overloaded_broker_gives_some_of_its_units_away() -> None:
     assert (balancer.moves, balancer.rounds) == (1, 1)
 
 
+@pytest.mark.parametrize("age", [0, 1, 3, 6, 60])
+async def test_a_peak_of_one_minute_moves_nothing_however_long_the_coordinator_runs(age: int) -> None:
+    mover = Mover({"x": A, "y": A, "z": B})
+    settings = dataclasses.replace(
+        SETTINGS, load_shedding_interval_minutes=1, load_history_share=0.9, load_threshold_percentage=35
+    )
+    balancer = LoadBalancer(settings, mover)
+
+    def minute(peak: float) -> None:
+        for _ in range(REPORTS_BEFORE):
+            balancer.take(A, part_of_a_minute(x=100.0 + peak, y=100.0))
+            balancer.take(B, part_of_a_minute(z=200.0))
+
+    def part_of_a_minute(**units: float) -> LoadReport:
+        return dataclasses.replace(report(**units), interval_s=60.0 / REPORTS_BEFORE)
+
+    for _ in range(age):
+        minute(0.0)
+        await balancer.balance()
+    minute(900.0)
+    await balancer.balance()
+    for _ in range(30):
+        minute(0.0)
+        await balancer.balance()
+    assert mover.moved == []
+    for _ in range(60):  # a load that stays is another thing
+        minute(900.0)
+        await balancer.balance()
+    assert mover.moved[0] == {"y": B}
+
+
 async def test_a_unit_that_moved_stays_for_the_grace_period() -> None:
     mover, balancer = overloaded()
     await balancer.balance()
