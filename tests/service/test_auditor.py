@@ -79,6 +79,16 @@ class Bookies:
             writer.add(b"%06d" % number * 20, added)
         await asyncio.wait_for(done, 10)
 
+    async def ledger_that_lacks_copies(self) -> LedgerWriter:
+        """A closed ledger of 20 entries on bookies 1 to 3. Bookie 3 was stopped after the tenth."""
+        await self.start(1, 2, 3)
+        writer = await self.ledgers.create()
+        await self.append(writer, 10)
+        await self.stop(3)
+        await self.append(writer, 10)
+        await writer.close()
+        return writer
+
     async def metadata_of(self, ledger_id: int) -> LedgerMetadata:
         record = await self.cluster.store.get(metadata_keys.ledger(ledger_id))
         assert record is not None
@@ -370,12 +380,7 @@ async def test_a_ledger_that_takes_longer_to_verify_than_a_question_ends_limbo(
 async def test_a_record_that_cannot_be_decoded_keeps_limbo_and_stops_no_repair(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.2)
     async with bookies_in(tmp_path, settings) as bookies:
-        await bookies.start(1, 2, 3)
-        writer = await bookies.ledgers.create()
-        await bookies.append(writer, 10)
-        await bookies.stop(3)
-        await bookies.append(writer, 10)
-        await writer.close()
+        writer = await bookies.ledger_that_lacks_copies()
         damaged = metadata_keys.ledger(writer.ledger_id + 1)
         await bookies.coordinator.metadata.put(damaged, b"\xc1", None)
         await bookies.running[2].store.enter_limbo("a loss")
@@ -395,12 +400,7 @@ async def test_a_record_that_cannot_be_decoded_keeps_limbo_and_stops_no_repair(t
 @pytest.mark.parametrize("malformed", ["ledgers/-", "ledgers/x", "ledgers/99999999999999999999"])
 async def test_a_malformed_key_of_a_ledger_keeps_limbo_and_stops_no_repair(tmp_path: Path, malformed: str) -> None:
     async with bookies_in(tmp_path) as bookies:
-        await bookies.start(1, 2, 3)
-        writer = await bookies.ledgers.create()
-        await bookies.append(writer, 10)
-        await bookies.stop(3)
-        await bookies.append(writer, 10)
-        await writer.close()
+        writer = await bookies.ledger_that_lacks_copies()
         record = (await bookies.metadata_of(writer.ledger_id)).pack()
         await bookies.coordinator.metadata.put(malformed, record, None)
         # The next coordinator knows no ledger before it has walked through all records.
