@@ -43,6 +43,7 @@ async def run(
             await client.subscribe(place.topic, place.subscription, **options)  # type: ignore[arg-type]
             for place in places
         ]
+        limits.begin()
         async with report.live():
             try:
                 async with asyncio.TaskGroup() as group:

@@ -4,12 +4,18 @@ import time
 
 
 class LoadLimits:
-    """What all producers or consumers of a run may still do. 0 is no limit."""
+    """What all producers or consumers of a run may still do. 0 is no limit. The time counts from `begin` on."""
 
     def __init__(self, messages: int, seconds: float) -> None:
         self._left = messages or None
-        self._until_s = time.monotonic() + seconds if seconds else None
+        self._seconds = seconds
+        self._until_s: float | None = None
         self._ended = False
+
+    def begin(self) -> None:
+        """The clients are connected: the run begins."""
+        if self._seconds:
+            self._until_s = time.monotonic() + self._seconds
 
     def take(self, wanted: int) -> int:
         """How many of `wanted` messages may go on; 0 when the run is over."""

@@ -49,6 +49,7 @@ async def run(
     async with AsyncClient(service_url, listener_name=listener_name) as client:
         made = [await client.create_producer(topic, **options) for topic in topics]  # type: ignore[arg-type]
         failures: list[MagnetarError] = []
+        limits.begin()
         async with report.live(), asyncio.TaskGroup() as group:
             for producer in made:
                 group.create_task(_publish(Publisher(producer, load, limits, report, failures)))

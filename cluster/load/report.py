@@ -36,6 +36,7 @@ class Report:
         self.intervals: list[LoadInterval] = []
         self.latencies = LatencyRecorder(log, time.time())
         self._interval_s = interval_s
+        self._warmup_s = warmup_s
         self._warm_at_s = time.monotonic() + warmup_s
         self._begin_s = time.monotonic()
         self._seen = (0, 0, 0)
@@ -57,7 +58,10 @@ class Report:
 
     @asynccontextmanager
     async def live(self) -> AsyncGenerator[None]:
-        """Print a line for each interval while the block runs, and one for the whole run at its end."""
+        """Print a line for each interval while the block runs, and one for the whole run at its end. The run begins
+        with the block."""
+        self._begin_s = self._seen_s = time.monotonic()
+        self._warm_at_s = self._begin_s + self._warmup_s
         try:
             async with beside(self._print_intervals()):
                 yield

@@ -1,6 +1,7 @@
 """Retry letter and dead letter topics, on a whole cluster and on a scripted broker."""
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +13,8 @@ import pytest
 import magnetar
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
+from magnetar.client.aio.reader import AsyncReader
+from magnetar.client.consuming.message import Message
 from magnetar.client.core.configuration import (
     ConsumerDeadLetterPolicy,
     ConsumerType,
@@ -44,19 +47,22 @@ def full(topic: str) -> str:
     return f"persistent://public/default/{topic}"
 
 
-async def deliveries_until_dead(consumer: AsyncConsumer, content: bytes) -> int:
-    """Negatively acknowledge `content` whenever it comes, acknowledge all else; how often it came."""
+async def deliveries_until_dead(consumer: AsyncConsumer, content: bytes, dead: AsyncReader) -> tuple[int, Message]:
+    """Negatively acknowledge `content` whenever it comes, acknowledge all else, until a dead letter comes: how often
+    the message came, and the dead letter."""
+    moved = asyncio.ensure_future(dead.read_next(30_000))
     times = 0
-    while True:
+    while not moved.done():
         try:
-            message = await consumer.receive(500)
+            message = await consumer.receive(50)
         except Timeout:
-            return times
+            continue
         if message.data() == content:
             times += 1
             await consumer.negative_acknowledge(message)
         else:
             await consumer.acknowledge(message)
+    return times, await moved
 
 
 @pytest.mark.parametrize("batch", [1, 5])
@@ -75,8 +81,8 @@ async def test_a_message_moves_after_its_redeliveries_and_the_others_go_on(
     ids = await producer.send_many(numbers(5))
     await producer.send(b"bad", {"mine": "1"}, partition_key="k", ordering_key="o", event_timestamp=7)
     dead = await on_cluster.create_reader(f"{topic}-s-DLQ", MessageId.earliest)
-    assert await deliveries_until_dead(consumer, b"bad") == 3
-    moved = await dead.read_next(10_000)
+    times, moved = await deliveries_until_dead(consumer, b"bad", dead)
+    assert times == 3
     assert (moved.data(), moved.partition_key(), moved.ordering_key(), moved.event_timestamp()) == (b"bad", "k", "o", 7)
     assert moved.properties()["REAL_TOPIC"] == full(topic) and moved.properties()["mine"] == "1"
     assert moved.properties()["ORIGIN_MESSAGE_ID"].split(":")[:2] == [str(ids[0].ledger_id()), moved_entry(ids, batch)]
@@ -103,9 +109,9 @@ async def test_a_key_shared_subscription_has_dead_letters(on_cluster: AsyncClien
     producer = await on_cluster.create_producer(topic, batching_enabled=False)
     for content in (b"1", b"bad", b"2"):
         await producer.send(content, partition_key="k")
-    assert await deliveries_until_dead(consumer, b"bad") == 2
     dead = await on_cluster.create_reader(f"{topic}-s-DLQ", MessageId.earliest)
-    moved = await dead.read_next(10_000)
+    times, moved = await deliveries_until_dead(consumer, b"bad", dead)
+    assert times == 2
     assert (moved.data(), moved.partition_key()) == (b"bad", "k")
 
 
@@ -131,8 +137,9 @@ async def test_an_initial_subscription_keeps_the_first_dead_letter(on_cluster: A
     consumer = await on_cluster.subscribe(
         topic, "s", SHARED, dead_letter_policy=policy, negative_ack_redelivery_delay_ms=1
     )
+    dead = await on_cluster.create_reader(f"{topic}-dead", MessageId.earliest)
     await publish(on_cluster, [b"bad"], topic=topic)
-    assert await deliveries_until_dead(consumer, b"bad") == 2
+    assert (await deliveries_until_dead(consumer, b"bad", dead))[0] == 2
     keeper = await on_cluster.subscribe(f"{topic}-dead", "keeper")  # from the latest message, if it were new
     assert (await keeper.receive(10_000)).data() == b"bad"
 
@@ -179,8 +186,8 @@ async def test_a_retry_letter_that_is_not_handled_becomes_a_dead_letter(on_clust
     await consumer.reconsume_later(await consumer.receive(10_000))
     assert (await copies.read_next(10_000)).properties()["RECONSUMETIMES"] == "1"
     dead = await on_cluster.create_reader(f"{topic}-dead", MessageId.earliest)
-    assert await deliveries_until_dead(consumer, b"bad") == 2
-    assert (await dead.read_next(10_000)).properties()["RECONSUMETIMES"] == "1"
+    times, moved = await deliveries_until_dead(consumer, b"bad", dead)
+    assert times == 2 and moved.properties()["RECONSUMETIMES"] == "1"
 
 
 async def test_a_held_copy_goes_to_another_consumer_when_its_consumer_leaves(
@@ -188,14 +195,16 @@ async def test_a_held_copy_goes_to_another_consumer_when_its_consumer_leaves(
 ) -> None:
     consumer = await on_cluster.subscribe(topic, "s", SHARED, enable_retry=True)
     await publish(on_cluster, [b"x"], topic=topic)
-    await consumer.reconsume_later(await consumer.receive(10_000), 700)
-    with pytest.raises(Timeout):
+    message = await consumer.receive(10_000)
+    due = time.monotonic() + 0.69
+    await consumer.reconsume_later(message, 700)
+    with contextlib.suppress(Timeout):
         await consumer.receive(100)
+        assert time.monotonic() >= due
     await consumer.close()
-    begun = time.monotonic()
     other = await on_cluster.subscribe(topic, "s", SHARED, enable_retry=True)
     assert (await other.receive(10_000)).data() == b"x"
-    assert time.monotonic() - begun > 0.2
+    assert time.monotonic() >= due
 
 
 async def test_reconsuming_is_refused_where_it_cannot_be(on_cluster: AsyncClient, topic: str) -> None:
@@ -292,13 +301,13 @@ async def test_a_dead_letter_policy_sets_no_time_out_of_its_own(
         unacked_messages_timeout_ms=timeout_ms, ack_timeout_tick_time_ms=10,
     )  # fmt: skip
     await publish(client, [b"x"])
-    assert (await consumer.receive(2000)).data() == b"x"
+    assert (await consumer.receive(10_000)).data() == b"x"
     if timeout_ms is None:
         assert [one.acks.timeouts for one in consumer._consumer.consumers] == [None, None]
         await asyncio.sleep(0.1)
         assert not broker.count("REDELIVER_UNACKNOWLEDGED_MESSAGES")
     else:
-        assert (await consumer.receive(2000)).data() == b"x"
+        assert (await consumer.receive(10_000)).data() == b"x"
 
 
 async def test_the_original_is_acknowledged_only_when_the_copy_is_stored(
@@ -306,7 +315,7 @@ async def test_the_original_is_acknowledged_only_when_the_copy_is_stored(
 ) -> None:
     consumer = await client.subscribe("t", "s", SHARED, enable_retry=True, ack_group_time_ms=0)
     await publish(client, [b"x"])
-    message = await consumer.receive(2000)
+    message = await consumer.receive(10_000)
     broker.receipt_delay_s = 0.1
     under_way = asyncio.create_task(consumer.reconsume_later(message))
     await broker.until(lambda: broker.topic(f"{TOPIC}-s-RETRY").entries)
@@ -320,7 +329,7 @@ async def test_the_original_is_acknowledged_only_when_the_copy_is_stored(
 async def test_when_the_copy_is_not_stored_the_original_stays(broker: FakeBroker, client: AsyncClient) -> None:
     consumer = await client.subscribe("t", "s", SHARED, enable_retry=True, ack_group_time_ms=0)
     await publish(client, [b"x"])
-    message = await consumer.receive(2000)
+    message = await consumer.receive(10_000)
     broker.producer_errors = [ServerError.NotAllowedError]
     with pytest.raises(magnetar.NotAllowedError):
         await consumer.reconsume_later(message)
@@ -335,7 +344,7 @@ async def test_a_consumer_that_dies_between_copy_and_acknowledgement_repeats_the
     dying = AsyncClient(broker.url)
     consumer = await dying.subscribe("t", "s", SHARED, enable_retry=True, ack_group_time_ms=0)
     await publish(client, [b"x"])
-    message = await consumer.receive(2000)
+    message = await consumer.receive(10_000)
     broker.receipt_delay_s = 60
     under_way = asyncio.create_task(consumer.reconsume_later(message))
     await broker.until(lambda: broker.topic(f"{TOPIC}-s-RETRY").entries)
@@ -344,7 +353,7 @@ async def test_a_consumer_that_dies_between_copy_and_acknowledgement_repeats_the
         await under_way
     await dying.close()
     other = await client.subscribe("t", "s", SHARED, enable_retry=True)
-    found = [await other.receive(2000) for _ in range(2)]
+    found = [await other.receive(10_000) for _ in range(2)]
     assert {one.topic_name() for one in found} == {TOPIC, f"{TOPIC}-s-RETRY"}  # repeated, and not lost
 
 
@@ -356,7 +365,7 @@ async def test_a_dead_letter_that_is_not_stored_comes_again(broker: FakeBroker, 
     await publish(client, [b"x"])
     broker.producer_errors = [ServerError.NotAllowedError] * 2  # as where subscriptions are not created by themselves
     for _ in range(2):
-        await consumer.negative_acknowledge(await consumer.receive(2000))
+        await consumer.negative_acknowledge(await consumer.receive(10_000))
     await broker.until(lambda: broker.topic(f"{TOPIC}-s-DLQ").entries)
     await broker.until(lambda: broker.count("ACK"))
     with pytest.raises(Timeout):

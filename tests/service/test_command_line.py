@@ -188,7 +188,7 @@ def test_ctrl_c_ends_consume_and_ray_is_never_loaded(magnetar: CommandLine) -> N
 def test_perf_produces_at_a_rate_and_writes_a_plot_and_histograms(magnetar: CommandLine, tmp_path: Path) -> None:
     plot, log = tmp_path / "plot.png", tmp_path / "latencies.hlog"
     printed = magnetar(
-        "perf", "produce", "rate", "-r", "400", "-time", "1", "-i", "0.3", "-s", "50", "--warmup-time", "0",
+        "perf", "produce", "rate", "-r", "400", "-time", "1", "-i", "0.1", "-s", "50", "--warmup-time", "0",
         "--plot-file", str(plot), "--histogram-file", str(log),
     )  # fmt: skip
     lines = [line for line in printed.splitlines() if line.startswith("Throughput produced: ")]
