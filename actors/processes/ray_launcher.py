@@ -30,6 +30,8 @@ UNAVAILABLE_PAUSE_S = 0.5
 EPOCH_SHIFT = 32
 """A launch has a number: the epoch of the coordinator, then its launches."""
 NOT_MEMBERS = (COORDINATOR_ACTOR, DEPUTY_ACTOR)
+NICENESS = "0"
+"""Ray runs all workers at nice 15. Publishes would then wait for every other program, and for Ray's users' tasks."""
 CALLS_MAX = 1000
 """Calls into one actor that may be under way; some of ours wait for as long as the actor lives."""
 
@@ -75,6 +77,7 @@ def _options(node_id: str, *, restarts_max: int) -> dict[str, object]:
         "max_restarts": restarts_max,
         "max_task_retries": 0,
         "max_concurrency": CALLS_MAX,
+        "runtime_env": {"env_vars": {"RAY_worker_niceness": NICENESS}},
     }
 
 

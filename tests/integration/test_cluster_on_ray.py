@@ -1,5 +1,6 @@
 """A cluster on Ray: started, looked at, restarted on the same directory, and what it refuses."""
 
+import os
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,17 @@ def test_actors_are_named_and_named_only(cluster: RayCluster) -> None:
     ray_nodes.wait_until(  # tasks of an earlier test may be ending
         lambda: ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"], "our actors take no CPU from others"
     )
+
+
+def test_brokers_and_bookies_have_more_priority_than_ray_tasks(cluster: RayCluster) -> None:
+    def own_priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, 0)
+
+    priority_of_tasks = ray.get(ray.remote(own_priority).options(num_cpus=0).remote())
+    for name in named_actors():
+        if name.startswith(("magnetar-broker", "magnetar-bookie")):
+            process = ask(ray.get_actor(name, RAY_NAMESPACE).process_id.remote(), 20)
+            assert os.getpriority(os.PRIO_PROCESS, process) == own_priority() < priority_of_tasks
 
 
 def test_connect_finds_the_running_cluster(cluster: RayCluster) -> None:
