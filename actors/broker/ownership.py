@@ -15,6 +15,8 @@ Invariants:
 
 1. A grant counts only while the entry of the topic names this incarnation, with the epoch in the grant.
 2. A grant with a lower number than the last release of its topic, or of its slot, does not count, however late it is.
+3. A release ends with a new entry, with a later grant, or with the coordinator that asked for it. The next coordinator
+   does not know what was about to move or to be deleted. So the broker asks it for what is still its own.
 
 Nothing is decided here that safety rests on: the guard on the topic's record and the ledger's fencing keep out a broker
 that wrongly believes it is the owner.
@@ -31,7 +33,7 @@ from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
-from ...storage.metadata.slot_rows import SlotEntry, SlotOwner, SlotRows
+from ...storage.metadata.slot_rows import EPOCH_SHIFT, SlotEntry, SlotOwner, SlotRows
 from ...storage.metadata.store import Guard
 from ..members.contracts_coordinator import Owner, TopicGrant
 from ..members.coordinator_link import CoordinatorClient
@@ -124,7 +126,12 @@ class Ownership:
             self._take(grant, load=True)
 
     async def release(self, number: int, slots: Iterable[int], topics: Iterable[str]) -> None:
-        """Close these topics and all in these slots, and take no grants from before this."""
+        """Close these topics and all in these slots, and take no grants from before this.
+
+        Raises ServiceUnitNotReady, and closes nothing, when the coordinator that asks is superseded.
+        """
+        if self._link is not None and number < self._link.epoch << EPOCH_SHIFT:
+            raise ServiceUnitNotReady("another coordinator became active, and knows nothing of this release")
         closing: list[str] = []
         for slot in slots:
             self._released_slots[slot] = max(number, self._released_slots.get(slot, 0))
@@ -135,7 +142,10 @@ class Ownership:
         await asyncio.gather(*(self.topics.release(topic) for topic in closing))
 
     async def unload(self, topic: str, number: int, *, inactive: bool) -> None:
-        """Close a topic that is about to be deleted. Raises NotAllowedError, and closes nothing, while it is used."""
+        """Close a topic that is about to be deleted. Raises NotAllowedError, and closes nothing, while it is used.
+
+        Raises what `release` raises.
+        """
         self.topics.check_unused(topic, inactive=inactive)
         await self.release(number, (), (topic,))
 
@@ -169,12 +179,16 @@ class Ownership:
                 self._by_slot.pop(slot, None)
 
     def registered(self) -> None:
-        """Another coordinator does not know the topics that exist in memory only: they end."""
+        """Another coordinator does not know the topics that exist in memory only: they end. Nor does it know what an
+        earlier one had this broker release."""
         if self._link is None:
             return
         if self._coordinator not in (0, self._link.epoch):
             for topic in [topic for topic, grant in self._grants.items() if grant.version is None]:
                 self.topics.revoke(topic)
+            self._gained.update(dict.fromkeys(self._released_slots))
+            self._moved_alone.update(dict.fromkeys(self._released))
+            self._begin_to_ask()
         self._coordinator = self._link.epoch
 
     # -- changes of slots ------------------------------------------------------------------------------------------
@@ -200,6 +214,9 @@ class Ownership:
                 del self._released[topic]
         news, self._news = self._news, asyncio.Event()
         news.set()
+        self._begin_to_ask()
+
+    def _begin_to_ask(self) -> None:
         if (self._gained or self._moved_alone) and not self._asking and not self._tasks.closed:
             self._asking = True
             self._tasks.spawn(self._ask(), "ask for topics")
@@ -232,12 +249,18 @@ class Ownership:
         if self._gained:
             slots = list(self._gained)[:SLOTS_PER_QUESTION]
             epochs = {slot: link.slots.get(slot).epoch for slot in slots}
+            releases, coordinator = {slot: self._released_slots.get(slot) for slot in slots}, self._coordinator
             page = await link.ask.slot_topics(slots=slots)
             for grant in page.grants:
                 self._take(grant, load=True)
+            if link is not self._link or coordinator != self._coordinator:
+                return
             for slot in slots[: page.done]:
-                if link is self._link and link.slots.get(slot).epoch == epochs[slot]:
-                    self._gained.pop(slot, None)
+                if link.slots.get(slot).epoch != epochs[slot]:
+                    continue
+                self._gained.pop(slot, None)
+                if self._released_slots.get(slot) == releases[slot]:  # the coordinator grants what lies in it again
+                    self._released_slots.pop(slot, None)
         for topic in list(self._moved_alone):
             name = TopicName.parse(topic)
             if self._entry(name) is not None:

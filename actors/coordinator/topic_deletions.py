@@ -51,7 +51,6 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain
 from ...storage.metadata.store import MetadataStore
 from ..members.contracts_broker import DELETE_TIMEOUT_S, BrokerContract
-from ..members.contracts_coordinator import TopicGrant
 from ..members.peer_calls import MemberCalls
 from ..slots.placement import SlotPlacement
 from .grants import Grants
@@ -217,21 +216,28 @@ class TopicDeletions:
             raise NotAllowedError(f"{topics[0]} was opened a moment ago")
 
     async def _give_back(self, topics: Sequence[str]) -> None:
-        """The topics are not deleted after all: their owners load them again, as far as they can be reached.
-
-        An owner that cannot asks for a grant when a client comes.
-        """
-        grants: dict[str, list[TopicGrant]] = {}
+        """The topics are not deleted after all: their owners load them again."""
+        shares: dict[str, list[TopicName]] = {}
         for topic in topics:
             owner = self._owner_of(topic)
-            grant = self.grants.make(TopicName.parse(topic)) if owner is not None else None
-            if owner is not None and grant is not None:
-                grants.setdefault(owner, []).append(grant)
-        for owner, share in grants.items():
-            try:
-                await self._broker_calls.of(owner).take_topics(grants=share)
-            except MagnetarError as error:
-                logger.info("%s does not load %d topics that are not deleted: %s", owner, len(share), error)
+            if owner is not None:
+                shares.setdefault(owner, []).append(TopicName.parse(topic))
+        await asyncio.gather(*(self._give_back_to(owner, names) for owner, names in shares.items()))
+
+    async def _give_back_to(self, owner: str, names: Sequence[TopicName]) -> None:
+        """Tried for as long as the owner is alive: without a grant it would load a topic only when a client comes."""
+
+        async def give() -> None:
+            own = [name for name in names if self._owner_of(name.full) == owner]
+            grants = [grant for name in own if (grant := self.grants.make(name)) is not None]
+            if grants:
+                await self._broker_calls.of(owner).take_topics(grants=grants)
+
+        def failed(error: Exception, delay_s: float) -> None:
+            logger.info("%s does not load %d topics that are not deleted: %s", owner, len(names), error)
+
+        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        await retry.forever(backoff, give, retriable=retry.our_error, on_retry=failed)
 
     def _owner_of(self, topic: str) -> str | None:
         """The live broker that owns a topic."""

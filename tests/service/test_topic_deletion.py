@@ -68,6 +68,20 @@ async def test_owners_without_clients_close_first_and_one_with_a_client_refuses_
         await assign_all(cluster, "t", 1)
 
 
+async def test_an_owner_that_cannot_be_reached_is_given_its_topics_back_later() -> None:
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 4)
+        await assign_all(cluster, "t", 3)
+        one.rpc.unload_error = NotAllowedError("in use")
+        two.rpc.take_failures = 3
+        with pytest.raises(NotAllowedError):
+            await one.client.call("delete_topic", topic=TOPIC)
+        await eventually(lambda: two.rpc.given_back)
+        assert sorted(grant.topic for grant in two.rpc.given_back) == sorted(two.rpc.released)
+        assert not two.rpc.take_failures
+
+
 async def test_a_topic_under_deletion_is_not_loaded_looked_up_or_created() -> None:
     async with coordination() as cluster:
         one = await cluster.broker(1)

@@ -99,8 +99,6 @@ def _is_loaded(
 ) -> bool:
     if coordinator.office.registry.facts(name) is None:
         return True  # its deletion is under way
-    if record.highest_ledger_id < 0 and not record.ledgers:
-        return True  # it never stored anything, and a deletion that did not come to its end may have closed it
     owner = coordinator.office.placement.table.entry_of(name).owner
     broker = brokers.get(owner.broker) if owner is not None else None
     if broker is None or name.full not in broker.topics.owned:

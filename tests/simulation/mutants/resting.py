@@ -4,6 +4,7 @@ import dataclasses
 from contextlib import ExitStack
 from typing import Any
 
+from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.loading.loads import TopicLoads
 from magnetar.actors.topics import idle_topics, loaded_topics
 from magnetar.actors.topics.persistent import PersistentTopic
@@ -61,6 +62,19 @@ def _give_a_load_up(stack: ExitStack) -> None:
     replace(stack, TopicLoads, "_ended", ending)
 
 
+def _remember_releases_for_good(stack: ExitStack) -> None:
+    """What a superseded coordinator had a broker release stays released."""
+    registered = Ownership.registered
+
+    def registering(self: Ownership) -> None:
+        slots, topics = self._released_slots, self._released
+        self._released_slots, self._released = {}, {}
+        registered(self)
+        self._released_slots, self._released = slots, topics
+
+    replace(stack, Ownership, "registered", registering)
+
+
 RESTING = (
     Mutant(
         "stale rest",
@@ -82,6 +96,13 @@ RESTING = (
         "a topic at rest is not loaded when a policy gives it something to do",
         "I18",
         _do_not_hear_of_duties,
+        "resting",
+    ),
+    Mutant(
+        "release outlives",
+        "what a superseded coordinator had a broker release is not asked for again",
+        "I18",
+        _remember_releases_for_good,
         "resting",
     ),
     Mutant("one load", "a broker's own load that failed is not tried again", "I18", _give_a_load_up, "resting"),

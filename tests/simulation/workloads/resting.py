@@ -4,6 +4,7 @@ Clients come to a topic, publish and consume for a moment, and leave. Some messa
 topic rests. An operator moves slots and single topics, and changes what a topic has to do by itself.
 
 - I18: what rests has nothing to do, and everything else is loaded by its owner (`RestWatch`, which every cluster has).
+- I18: the coordinator may end while a topic moves, and the next one knows nothing of the move.
 - I8, I18: in the end messages expire although nobody asks for their topic, which was at rest when it moved.
 - I7: what has its receipt is given to the subscription when a consumer comes to a topic at rest.
 """
@@ -51,6 +52,7 @@ CHECKS_EVERY_S = 0.5
 CLOCKS_APART_S = 4.0
 """The clocks of two nodes of a run differ by less."""
 LOADED_LIMIT_S = 30.0
+DEPOSED_SHARE = 0.5
 OUTAGE_SHARE = 0.5
 OUTAGE_MIN_S = 1.0
 
@@ -198,6 +200,9 @@ class Resting(Workload):
         await self._move_and(topic, partial(self._set_ttl, topic, FAR_TTL_S))
         await self._ttl_for_certain(topic, FAR_TTL_S)
         await self._is_loaded()
+        if self.random.random() < DEPOSED_SHARE:
+            await self._depose_amid_a_move(topic)
+            await self._is_loaded()
         if self.random.random() < OUTAGE_SHARE:
             await self._publish_one(topic)  # its ledger stays open, because the topic does not rest
             await self._outage(topic)
@@ -225,6 +230,14 @@ class Resting(Workload):
         await self.cluster.until(
             partial(topics_are_loaded, self.cluster), LOADED_LIMIT_S, "I18: a topic with something to do is not loaded"
         )
+
+    async def _depose_amid_a_move(self, topic: str) -> None:
+        """The coordinator ends while a topic moves: perhaps when the owner has released it, and nothing is stored."""
+        moving = asyncio.get_running_loop().create_task(self._move(topic))
+        await asyncio.sleep(self.random.random() ** 2 * APART_MAX_S)
+        self.cluster.stop(self.cluster.coordinator)
+        self.cluster.begin(self.cluster.coordinator)
+        await moving
 
     async def _outage(self, topic: str) -> None:
         """The bookies are away for a moment, and the owner of the topic ends: the next one cannot load it at first."""

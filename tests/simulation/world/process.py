@@ -103,7 +103,7 @@ class Process:
         self.hindered = True
         self._network.process_ended(self)
         self.paused = False
-        self.stalled.clear()
+        self.loop.go_on(self)  # a task whose step was held while the process was paused could not end without it
         for task in self.tasks:
             if task.done():
                 continue

@@ -136,8 +136,8 @@ class Supervision:
         return member
 
     def erase(self, bookie: str) -> None:
-        """A directory is emptied."""
-        node = self._retired.pop(bookie, None) or self.cluster.member(bookie)
+        """A directory is emptied: that of a retired bookie perhaps twice, the second time by a superseded coordinator."""
+        node = self._retired.get(bookie) or self.member(bookie)
         self.on_erased(node)
         node.disk = FaultyFiles(0)
 

@@ -213,6 +213,31 @@ async def test_a_killed_process_does_not_wait_for_answers_when_it_is_cancelled(w
         await task
 
 
+@scripted
+async def test_the_tasks_of_a_process_that_is_killed_while_it_is_paused_end(world: World) -> None:
+    """Also those that had not begun, or that were about to go on."""
+    process = world.process("c")
+    done = asyncio.Event()
+    late: list[str] = []
+
+    async def wait() -> None:
+        asyncio.get_running_loop().call_later(2, late.append, "timer")
+        await done.wait()
+        late.append("went on")
+
+    waiting = process.spawn(wait(), "wait")
+    await asyncio.sleep(1)
+    process.pause()
+    done.set()
+    unbegun = process.spawn(asyncio.sleep(3600), "sleep")
+    await asyncio.sleep(2)
+    process.kill()
+    for task in (waiting, unbegun):
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert not late
+
+
 def test_a_run_that_does_not_end_is_stuck() -> None:
     loop = SimLoop()
     try:

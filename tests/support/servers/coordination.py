@@ -13,7 +13,7 @@ from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.members.contracts_coordinator import TopicGrant
 from magnetar.actors.members.coordinator_link import CoordinatorClient
-from magnetar.protocol.errors import NoSuchKey, NotAllowedError
+from magnetar.protocol.errors import NoSuchKey, NotAllowedError, ServiceUnitNotReady
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
@@ -61,6 +61,8 @@ class TestBrokerRpc(OpenService):
         """Topics."""
         self.released_slots: list[int] = []
         self.given_back: list[TopicGrant] = []
+        self.take_failures = 0
+        """So many times the broker does not take what it is given back."""
         self.used: dict[str, None] = {}
         """Topics that are not inactive."""
         self.deleted: list[tuple[str, int]] = []
@@ -76,6 +78,9 @@ class TestBrokerRpc(OpenService):
         self.released += topics
 
     async def rpc_take_topics(self, connection: RpcConnection, grants: list[TopicGrant]) -> None:
+        if self.take_failures:
+            self.take_failures -= 1
+            raise ServiceUnitNotReady("not now")
         self.given_back += [TopicGrant(*one) for one in grants]
 
     async def rpc_unload(self, connection: RpcConnection, topic: str, number: int, inactive: bool = False) -> None:

@@ -14,7 +14,7 @@ from magnetar.protocol.errors import CoordinatorUnavailable, NotAllowedError, Se
 from magnetar.protocol.slots import slot_of
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner, SlotRows
+from magnetar.storage.metadata.slot_rows import EPOCH_SHIFT, SlotEntry, SlotOwner, SlotRows
 from magnetar.storage.metadata.store import Guard
 from support.servers.broker_bench import BrokerFront, broker_front, until
 
@@ -23,6 +23,8 @@ NAME = TopicName.parse("persistent://public/default/granted")
 SLOT = slot_of(NAME, SLOTS)
 ME = SlotOwner("broker-1", "1")
 OTHER = SlotOwner("broker-2", "1")
+START = 1 << EPOCH_SHIFT
+"""The first coordinator numbers its grants and releases from here on."""
 
 
 class Link:
@@ -39,6 +41,8 @@ class Link:
         self.granted: dict[int, list[TopicGrant]] = {}
         self.questions: list[list[int]] = []
         self.away = 0
+        self.answer = asyncio.Event()
+        self.answer.set()
 
     def tell(self, rows: SlotRows) -> None:
         changed = self.slots.take_changes(self.slots.number + 1, rows)
@@ -52,7 +56,9 @@ class Link:
         if self.away:
             self.away -= 1
             raise CoordinatorUnavailable("away")
-        return GrantPage(self.granted.get(slots[0], []), 1)
+        granted = self.granted.get(slots[0], [])
+        await self.answer.wait()
+        return GrantPage(granted, 1)
 
     async def assign(self, *, topic: str, create: bool) -> Owner:
         entry = self.slots.entry_of(TopicName.parse(topic))
@@ -61,7 +67,7 @@ class Link:
 
 
 def grant(epoch: int, number: int, topic: str = NAME.full, version: int | None = 7) -> TopicGrant:
-    return TopicGrant(topic, epoch, epoch, version, 0, number)
+    return TopicGrant(topic, epoch, epoch, version, 0, START + number)
 
 
 def owner(given: TopicGrant | None) -> Owner:
@@ -123,7 +129,7 @@ async def test_a_grant_from_before_a_release_is_void_and_a_later_one_ends_the_re
         assert await ownership.claimed(owner(grant(5, 10)))
         await front.topics.get(NAME)
         assert ownership.owns(NAME)
-        await ownership.release(20, () if alone else (SLOT,), (NAME.full,) if alone else ())
+        await ownership.release(START + 20, () if alone else (SLOT,), (NAME.full,) if alone else ())
         assert not front.topics.loaded and not ownership.owns(NAME)
         for late in (grant(5, 10), grant(5, 19)):
             assert not await ownership.claimed(owner(late))
@@ -140,8 +146,77 @@ async def test_a_release_of_a_topic_that_is_not_granted_yet_counts_too() -> None
     async with broker_front() as front:
         ownership, link = attached(front)
         link.give(ME, 5)
-        await ownership.unload(NAME.full, 20, inactive=False)
+        await ownership.unload(NAME.full, START + 20, inactive=False)
         assert not await ownership.claimed(owner(grant(5, 19)))
+        await ownership.close()
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["topic", "slot"])
+async def test_what_a_superseded_coordinator_had_released_is_asked_for_again(alone: bool) -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        ownership.registered()
+        assert await ownership.claimed(owner(grant(5, 10)))
+        await front.topics.get(NAME)
+        await ownership.release(START + 20, () if alone else (SLOT,), (NAME.full,) if alone else ())
+        link.granted[SLOT] = [grant(5, 90)]
+        ownership.registered()
+        await until(lambda: not ownership._asking)
+        assert not front.topics.loaded and not ownership.owns(NAME)
+        link.epoch = 2
+        ownership.registered()
+        await until(lambda: NAME.full in front.topics.loaded and ownership.owns(NAME))
+        await ownership.close()
+
+
+async def test_a_slot_that_was_released_again_while_its_topics_were_asked_for_stays_released() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        ownership.registered()
+        await until(lambda: not ownership._asking)
+        await ownership.release(START + 20, (SLOT,), ())
+        answer, link.answer = link.answer, asyncio.Event()
+        link.epoch = 2
+        ownership.registered()
+        await until(lambda: len(link.questions) == 2)
+        await ownership.release(2 * START + 30, (SLOT,), ())
+        link.answer.set()
+        await until(lambda: not ownership._asking)
+        assert not ownership.owns(NAME) and answer.is_set()
+        await ownership.close()
+
+
+async def test_an_answer_of_the_former_coordinator_does_not_stand_for_one_of_the_next() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        ownership.registered()
+        link.answer = asyncio.Event()
+        link.give(ME, 5)
+        await until(lambda: len(link.questions) == 1)
+        link.epoch = 2
+        ownership.registered()
+        link.granted[SLOT] = [grant(5, 10)]
+        link.answer.set()
+        await until(lambda: NAME.full in front.topics.loaded)
+        assert link.questions == [[SLOT]] * 2
+        await ownership.close()
+
+
+async def test_a_superseded_coordinator_has_nothing_released() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        assert await ownership.claimed(owner(grant(5, 10)))
+        await until(lambda: not ownership._asking)
+        link.epoch = 2
+        for asked in (ownership.release(2 * START - 1, (SLOT,), ()), ownership.unload(NAME.full, START, inactive=False)):
+            with pytest.raises(ServiceUnitNotReady, match="another coordinator"):
+                await asked
+        assert front.topics.owns(NAME.full) and ownership.owns(NAME)
+        await ownership.release(2 * START, (SLOT,), ())
+        assert not ownership.owns(NAME)
         await ownership.close()
 
 
@@ -153,7 +228,7 @@ async def test_a_topic_in_use_is_not_unloaded_and_its_grant_stays() -> None:
         peer = await front.peer()
         await peer.producer(NAME.full)
         with pytest.raises(NotAllowedError):
-            await ownership.unload(NAME.full, 20, inactive=False)
+            await ownership.unload(NAME.full, START + 20, inactive=False)
         assert front.topics.owns(NAME.full) and ownership.owns(NAME)
         await peer.close()
         await ownership.close()
