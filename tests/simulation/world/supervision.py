@@ -136,7 +136,7 @@ class Supervision:
         return member
 
     def erase(self, bookie: str) -> None:
-        """A directory is emptied: that of a retired bookie perhaps twice, the second time by a superseded coordinator."""
+        """A directory is emptied. A superseded coordinator may empty that of a retired bookie a second time."""
         node = self._retired.get(bookie) or self.member(bookie)
         self.on_erased(node)
         node.disk = FaultyFiles(0)

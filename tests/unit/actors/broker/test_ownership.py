@@ -170,7 +170,7 @@ async def test_what_a_superseded_coordinator_had_released_is_asked_for_again(alo
         await ownership.close()
 
 
-async def test_a_slot_that_was_released_again_while_its_topics_were_asked_for_stays_released() -> None:
+async def test_a_slot_released_again_while_its_topics_are_asked_for_stays_released() -> None:
     async with broker_front() as front:
         ownership, link = attached(front)
         link.give(ME, 5)
@@ -211,7 +211,10 @@ async def test_a_superseded_coordinator_has_nothing_released() -> None:
         assert await ownership.claimed(owner(grant(5, 10)))
         await until(lambda: not ownership._asking)
         link.epoch = 2
-        for asked in (ownership.release(2 * START - 1, (SLOT,), ()), ownership.unload(NAME.full, START, inactive=False)):
+        for asked in (
+            ownership.release(2 * START - 1, (SLOT,), ()),
+            ownership.unload(NAME.full, START, inactive=False),
+        ):
             with pytest.raises(ServiceUnitNotReady, match="another coordinator"):
                 await asked
         assert front.topics.owns(NAME.full) and ownership.owns(NAME)
