@@ -136,10 +136,10 @@ def group_of(topic: str) -> str:
     return TopicName.parse(topic).partitioned_name
 
 
-def topic_of_path(path: str) -> str:
-    """The full name of the topic with that path (`TopicName.path`)."""
+def topic_of_path(path: str) -> TopicName:
+    """The topic with that path (`TopicName.path`)."""
     domain, tenant, namespace, local = path.split("/")
-    return TopicName.of(tenant, namespace, unquote(local), domain).full
+    return TopicName.of(tenant, namespace, unquote(local), domain)
 
 
 def check_named_entity(what: str, name: str) -> None:
@@ -163,6 +163,8 @@ def _check_local_name(name: str) -> None:
         raise InvalidTopicName("the topic name is empty")
     if "/" in name:
         raise InvalidTopicName(f"the topic name {_shown(name)} holds a slash: remove it", topic=_shown(name))
+    if name.isascii() and name.isprintable():
+        return  # most names: a look at each character costs more than the rest of the parsing
     for character in name:
         if unicodedata.category(character) in ("Cc", "Cs"):
             raise InvalidTopicName(

@@ -59,7 +59,7 @@ class TopicPolicies:
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable, MetadataError for a record that cannot be read."""
         for key, record in await list_all(self._store, metadata_keys.TOPIC_POLICIES_PREFIX):
-            topic = topic_of_path(key.removeprefix(metadata_keys.TOPIC_POLICIES_PREFIX))
+            topic = topic_of_path(key.removeprefix(metadata_keys.TOPIC_POLICIES_PREFIX)).full
             self._records[topic] = (NamespaceRecord.read(key, record.value), record.version)
 
     async def close(self) -> None:

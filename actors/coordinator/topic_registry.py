@@ -36,7 +36,7 @@ from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, list_all, pack, unpack
+from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, list_pages, pack, unpack
 from ..policies.automatic_creation import PARTITIONS_MAX
 from .namespaces import Namespaces
 
@@ -84,11 +84,12 @@ class TopicRegistry:
 
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable."""
-        for key, record in await list_all(self._store, metadata_keys.TOPICS_PREFIX):
-            full_name, value = topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), unpack(record.value)
-            self._enter(full_name, int(value["partitions"]), record.version, int(value.get("epoch", 0)))
-            if value.get("deleting"):
-                self.deleting[full_name] = None
+        async for records in list_pages(self._store, metadata_keys.TOPICS_PREFIX):
+            for key, record in records:
+                topic, value = topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), unpack(record.value)
+                self._enter(topic, int(value["partitions"]), record.version, int(value.get("epoch", 0)))
+                if value.get("deleting"):
+                    self.deleting[topic.full] = None
 
     @property
     def topic_count(self) -> int:
@@ -224,7 +225,7 @@ class TopicRegistry:
                 if properties:
                     value["properties"] = changed_properties({}, properties, ())
                 version = await put_certain(self._env, self._store, metadata_keys.topic(topic.path), pack(value), None)
-            self._enter(topic.full, partitions, version, epoch)
+            self._enter(topic, partitions, version, epoch)
         finally:
             self._counts[topic.namespace] -= max(partitions, 1)  # `_enter` has counted it, if it was created
             del self.creating[topic.full]
@@ -251,7 +252,7 @@ class TopicRegistry:
             try:
                 version = await put_certain(self._env, self._store, key, value, record.version)
                 if topic.full not in self.deleting:  # else the mark has taken over what was stored
-                    self._enter(topic.full, partitions, version)
+                    self._enter(topic, partitions, version)
             finally:
                 self._counts[topic.namespace] -= partitions - now
 
@@ -273,7 +274,7 @@ class TopicRegistry:
             stored = pack({**value, "properties": changed})
             version = await put_certain(self._env, self._store, key, stored, record.version)
             if topic.full not in self.deleting:  # else the mark has taken over what was stored
-                self._enter(topic.full, int(value["partitions"]), version)
+                self._enter(topic, int(value["partitions"]), version)
 
     async def mark_deleting(self, topic: TopicName) -> None:
         """Write into the record that the topic is being deleted. No error when it says so, or is not there.
@@ -290,7 +291,7 @@ class TopicRegistry:
         if not value.get("deleting"):
             marked = pack({**value, "deleting": True})
             version = await put_certain(self._env, self._store, key, marked, record.version)
-        self._enter(topic.full, int(value["partitions"]), version)
+        self._enter(topic, int(value["partitions"]), version)
 
     async def delete(self, topic: TopicName) -> None:
         """Delete the record of a marked topic; whatever it owned is gone already. No error when it is not there."""
@@ -348,10 +349,9 @@ class TopicRegistry:
         for listener in self.on_changed:
             listener(topic, before, now)
 
-    def _enter(self, full_name: str, partitions: int, version: int | None, epoch: int | None = None) -> None:
+    def _enter(self, topic: TopicName, partitions: int, version: int | None, epoch: int | None = None) -> None:
         """Take over what the topic's record says. None: it has no record, or its epoch is known."""
-        topic = TopicName.parse(full_name)
-        namespace = topic.namespace
+        full_name, namespace = topic.full, topic.namespace
         before = self._partitions.get(full_name)
         if before is None:
             bisect.insort(self._names_by_namespace.setdefault(namespace, []), full_name)

@@ -19,7 +19,7 @@ What it guarantees, whatever lies beneath (memory, SQLite, PostgreSQL, or the co
 Keys are those of `storage.metadata.keys`, ordered by code point. What the records mean is their owners' business.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, Protocol
 
 from ...protocol.errors import ConditionFailed, MagnetarError, MetadataError, NoSuchKey
@@ -113,16 +113,22 @@ class MetadataStore(Protocol):
         ...
 
 
-async def list_all(store: MetadataStore, prefix: str, *, page: int = 1000) -> list[tuple[str, Versioned]]:
-    """Every record below `prefix`, read page by page. Not one moment's picture; meant for prefixes of bounded size."""
-    found: list[tuple[str, Versioned]] = []
+async def list_pages(
+    store: MetadataStore, prefix: str, *, page: int = 1000
+) -> AsyncGenerator[Sequence[tuple[str, Versioned]], None]:
+    """Every record below `prefix`, a page at a time. Not one moment's picture."""
     after = ""
     while True:
         records = await store.list(prefix, after=after, limit=page)
-        found += records
+        yield records
         if len(records) < page:
-            return found
+            return
         after = records[-1][0]
+
+
+async def list_all(store: MetadataStore, prefix: str, *, page: int = 1000) -> list[tuple[str, Versioned]]:
+    """What `list_pages` gives, as one list; meant for prefixes of bounded size."""
+    return [record async for records in list_pages(store, prefix, page=page) for record in records]
 
 
 def one_result(results: list[WriteResult]) -> int:

@@ -38,7 +38,7 @@ def _stored(cluster: SimCluster) -> tuple[PolicyValues, dict[str, PolicyValues]]
     records = cluster.records.by_key
     prefix = metadata_keys.TOPIC_POLICIES_PREFIX
     topics = {
-        topic_of_path(key.removeprefix(prefix)): NamespaceRecord.unpack(record.value).policies
+        topic_of_path(key.removeprefix(prefix)).full: NamespaceRecord.unpack(record.value).policies
         for key, record in records.items()
         if key.startswith(prefix)
     }

@@ -87,7 +87,7 @@ def topics_are_loaded(cluster: SimCluster) -> bool:
     coordinator = cluster.coordinator.service
     prefix = metadata_keys.MANAGED_PREFIX
     chains = {
-        TopicName.parse(topic_of_path(key.removeprefix(prefix))): ManagedLedgerRecord.unpack(stored.value)
+        topic_of_path(key.removeprefix(prefix)): ManagedLedgerRecord.unpack(stored.value)
         for key, stored in cluster.records.by_key.items()
         if key.startswith(prefix)
     }

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.dispatcher import Dispatcher
 from magnetar.actors.topics.subscription import Subscription
-from magnetar.protocol.topics import TopicName, topic_of_path
+from magnetar.protocol.topics import topic_of_path
 
 from ..world.loop import SimLoop
 from .history import History
@@ -52,7 +52,7 @@ class UseWatch:
 
         def initializing(subscription: Subscription, *others: Any, **named: Any) -> None:
             initialize(subscription, *others, **named)
-            if TopicName.parse(topic_of_path(subscription.host.ledger.name)).partitioned_name == self._topic:
+            if topic_of_path(subscription.host.ledger.name).partitioned_name == self._topic:
                 self._made[subscription] = self._loop.now
 
         def using(subscription: Subscription, dispatcher: Dispatcher | None) -> None:
