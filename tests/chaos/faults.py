@@ -36,6 +36,7 @@ WEIGHTS = {
 }
 """`restart`: a member closes in good order and the supervisor starts it again; the coordinator, which has no order to
 close by itself, is restarted by Ray."""
+LONG_CUT = "long cut"
 NODE_WEIGHTS = {
     ("node", Cut.BOTH_WAYS): 3,
     ("node", Cut.OUTGOING): 2,
@@ -43,6 +44,9 @@ NODE_WEIGHTS = {
     ("node", "kill"): 2,
 }
 """On several nodes: packets of one are lost, as long as a pause lasts; or it is killed whole, and comes back."""
+LONG_CUT_WEIGHT = 6
+LONG_CUT_S = 40.0
+"""Longer than Ray takes to give a node up. Its broker is started elsewhere while the old one still runs."""
 AWAY_S = 6.0
 RETURN_S = 6.0
 """How long a killed node is away, and what its new raylet takes."""
@@ -71,10 +75,16 @@ class Faults:
         self._harmed_bookie: tuple[str, str] | None = None
         """The bookie harmed last and the incarnation that has to go, or "" where it may stay."""
 
-    def do_one(self) -> Fault | None:
-        """Draw until a fault can be done, and do it; None when five draws could not."""
+    def do_one(self, left_s: float) -> Fault | None:
+        """Draw until a fault can be done, and do it; None when five draws could not.
+
+        A fault that lasts longer than the other ones is over in `left_s`.
+        """
+        weights = dict(self._weights)
+        if self._places is not None and left_s >= LONG_CUT_S:
+            weights["node", LONG_CUT] = LONG_CUT_WEIGHT
         for _ in range(5):
-            role, kind = self._random.choices(list(self._weights), list(self._weights.values()))[0]
+            role, kind = self._random.choices(list(weights), list(weights.values()))[0]
             node_id = self._random.choice(self._nodes[role])
             fault = self._harm_node(node_id, kind) if role == "node" else self._do(role, node_id, kind)
             if fault is not None:
@@ -134,9 +144,14 @@ class Faults:
             return None
         begun = time.monotonic()
         self._paused.update({node, *here})
+        bookie = next(one for one in here if one in incarnations)
+        self._harmed_bookie = bookie, incarnations[bookie]
+        if kind == LONG_CUT:
+            how = self._random.choice(list(Cut))
+            nodes.ask("cut", node, how)
+            self._later(LONG_CUT_S, lambda: nodes.ask("rejoin", node), node, *here)
+            return Fault(node, f"long cut {how} of", begun, begun + LONG_CUT_S)
         if kind == "kill":
-            bookie = next(one for one in here if one in incarnations)
-            self._harmed_bookie = bookie, incarnations[bookie]
             nodes.ask("kill", node)
             self._later(AWAY_S, lambda: nodes.ask("bring_back", node), node, *here)
             return Fault(node, kind, begun, begun + AWAY_S + RETURN_S)

@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import IO, Any
 from support.nodes.network import Cut
 from support.nodes.ray_hosts import RayHosts
 
+RAYLET_ENDS_S = 30.0
 CONTROL = "MAGNETAR_CHAOS_CONTROL"
 
 
@@ -47,6 +49,24 @@ class Harm:
     def bring_back(self, node: str) -> None:
         """Begin to; other harm goes on meanwhile. What fails is raised by `settle`."""
         self._returning.append(self._threads.submit(self._hosts.bring_back, self._nodes[node]))
+
+    def rejoin(self, node: str) -> None:
+        """Begin to end a cut that outlasted Ray's patience: the raylet ends when it hears of that, and a new one begins.
+
+        Raises RuntimeError, in `settle`, when it goes on.
+        """
+        found = self._nodes[node]
+        self._hosts.heal(found)
+
+        def begin_again() -> None:
+            ends = time.monotonic() + RAYLET_ENDS_S
+            while self._hosts.has_raylet(found):
+                if time.monotonic() > ends:
+                    raise RuntimeError(f"Ray did not give {node} up while it was cut off")
+                time.sleep(0.2)
+            self._hosts.start_ray(found)
+
+        self._returning.append(self._threads.submit(begin_again))
 
     def settle(self) -> None:
         """Wait until all nodes are back. Raises what went wrong."""

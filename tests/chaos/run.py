@@ -214,7 +214,7 @@ def one_round(number: int, faults: Faults, seconds: float) -> tuple[float, float
     over = begin
     while at <= begin + seconds - QUIET_S:
         time.sleep(max(0.0, at - time.monotonic()))
-        fault = faults.do_one()
+        fault = faults.do_one(begin + seconds - QUIET_S - at)
         done.append(f"{fault.kind} {fault.node_id}" if fault else "–")
         over = max(over, fault.over) if fault else over
         at += FAULT_EVERY_S
