@@ -138,6 +138,10 @@ class Delays:
         """Where to read instead of a position, and how many entries at most. None: there, and as many as wanted."""
         return None if self._spill is None else self._spill.skip(position)
 
+    def has(self, position: Position) -> bool:
+        """Whether a bucket has an entry. Right until the read position has passed it."""
+        return self._spill is not None and self._spill.holds and bool(self._spill.covered([position]))
+
     def hidden(self, entries: Sequence[tuple[Position, bytes]]) -> Mapping[Position, int]:
         """Those of the entries that are not to be sent now, and the time from which each is, in ms since the epoch."""
         covered: dict[Position, int] = {}

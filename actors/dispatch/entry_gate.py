@@ -28,6 +28,10 @@ class EntryGate(Protocol):
         """Where to read instead of a position, and how many entries at most. None: there, and as many as wanted."""
         ...
 
+    def has(self, position: Position) -> bool:
+        """Whether the gate gives an entry out that an earlier dispatcher held. Right until reading has passed it."""
+        ...
+
     def hidden(self, entries: Sequence[tuple[Position, bytes]]) -> Mapping[Position, int]:
         """Those of the entries that are not to be sent now, and the time from which each is, in ms since the epoch."""
         ...

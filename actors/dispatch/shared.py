@@ -162,16 +162,20 @@ class SharedDispatcher(Dispatcher):
                 total += messages
                 sent += len(out)
         if plan.positions:
-            self._replay.difference_update([position for position, _ in entries[:index]])
-            if self._ungated:
-                for position, _ in entries[:index]:
-                    self._ungated.pop(position, None)
+            self._replayed(entries[:index])
         else:
             self._move_on(entries, index)
             if index and not sent:
                 self.read_position = self._cursor.next_unacknowledged(self.read_position)
         self._learn_size(sent, total)
         return deliveries
+
+    def _replayed(self, entries: list[Entry]) -> None:
+        """These entries of a redelivery were sent, are held by the gate, or need no delivery."""
+        self._replay.difference_update([position for position, _ in entries])
+        if self._ungated:
+            for position, _ in entries:
+                self._ungated.pop(position, None)
 
     def forget(self, positions: list[Position]) -> None:
         """Entries that no longer exist leave the replay set."""
@@ -190,6 +194,8 @@ class SharedDispatcher(Dispatcher):
         if not plan.positions:
             self.read_position = (position[0], position[1] + 1)
             if self.gate is not None:
+                if self.gate.has(position):
+                    return True  # it comes by itself, and would come twice
                 self._ungated[position] = None
         elif position in self._replay:
             self._replay.discard(position)

@@ -95,7 +95,7 @@ class ChunkedSharedDispatcher(SharedDispatcher):
             taken += 1
             sent += count
         if plan.positions:
-            self._replay.difference_update([position for position, _ in entries[:taken]])
+            self._replayed(entries[:taken])
         else:
             self._move_on(entries, taken)
             if taken and not out:

@@ -310,6 +310,10 @@ class HoldingGate:
     def __init__(self, later):
         self.later = later
         self.given = []
+        self.own = ()
+
+    def has(self, position):
+        return position in self.own
 
     def ready(self):
         return True
@@ -344,6 +348,20 @@ def test_an_entry_that_could_not_be_read_is_held_until_its_time_when_it_is_recal
     run(dispatcher, entries)
     assert (list(one.pending), gate.given) == ([(1, 2)], [((1, 1), 6000), ((1, 0), 5000)])
     assert dispatcher.replay_size == 0
+
+
+def test_an_entry_that_a_bucket_has_is_not_set_aside_when_it_cannot_be_read():
+    """The gate gives it out in its time. A second one would come from what is set aside."""
+    dispatcher = shared()
+    gate = dispatcher.gate = HoldingGate({})  # type: ignore[assignment]
+    gate.own = ((1, 0),)
+    one = consumer(permits=10)
+    dispatcher.add(one)
+    plan = dispatcher.next_read((1, 1))
+    assert dispatcher.set_aside(plan, (1, 0))
+    assert (dispatcher.read_position, dispatcher.replay_size, dispatcher.set_aside_size) == ((1, 1), 0, 0)
+    run(dispatcher, log(1, 1))
+    assert list(one.pending) == [(1, 1)]
 
 
 def test_replays_are_read_as_few_ranges():

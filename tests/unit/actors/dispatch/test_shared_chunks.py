@@ -236,3 +236,41 @@ def test_every_message_is_whole_at_one_consumer_in_the_end(data):
     for letter in "abc":
         wanted = [index for index, text in enumerate(texts) if text[0] == letter]
         assert any(all(index in held for index in wanted) for held in holds.values())
+
+
+class OpenGate:
+    """Holds nothing back, and notes what it was asked about."""
+
+    holds = True
+
+    def __init__(self):
+        self.asked = []
+
+    def ready(self):
+        return True
+
+    def has(self, position):
+        return False
+
+    def skip(self, position):
+        return None
+
+    def due(self, count):
+        return []
+
+    def hidden(self, entries):
+        self.asked.append([position for position, _ in entries])
+        return {}
+
+
+def test_a_chunk_that_was_recalled_passes_the_gate_once():
+    dispatcher, (x,) = made(("x", 100))
+    gate = dispatcher.gate = OpenGate()
+    entries = log("a0/2 a1/2")
+    assert dispatcher.set_aside(dispatcher.next_read((1, 1)), (1, 0))
+    assert run(dispatcher, entries) == [("x", 1)]
+    dispatcher.recall(4)
+    assert run(dispatcher, entries) == [("x", 0)]
+    dispatcher.redeliver(x, None)
+    assert run(dispatcher, entries) == [("x", 0), ("x", 1)]
+    assert gate.asked == [[(1, 1)], [(1, 0)]]
