@@ -51,7 +51,7 @@ class Harm:
         self._returning.append(self._threads.submit(self._hosts.bring_back, self._nodes[node]))
 
     def rejoin(self, node: str) -> None:
-        """Begin to end a cut that outlasted Ray's patience. The raylet ends when it hears of that, and a new one begins.
+        """End a cut that outlasted Ray's patience. The raylet ends when it hears of that, and then a new one begins.
 
         Raises RuntimeError, in `settle`, when it goes on.
         """
