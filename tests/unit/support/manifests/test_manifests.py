@@ -81,6 +81,13 @@ def test_containers_are_confined_and_of_our_image(directory: str) -> None:
             assert container["resources"]["requests"].keys() == {"cpu", "memory"}
 
 
+@pytest.mark.parametrize("directory", [one for one in DIRECTORIES if one != "overlays/production"])
+def test_an_image_that_is_in_no_registry_is_not_pulled(directory: str) -> None:
+    """Kubernetes always pulls an image with the tag `latest` otherwise."""
+    found = [one for manifest in rendered(directory) for one in containers(manifest)]
+    assert {(one["image"], one.get("imagePullPolicy")) for one in found} == {("magnetar:latest", "IfNotPresent")}
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_each_group_takes_only_what_belongs_there(overlay: str) -> None:
     groups = ray_groups(overlay)
