@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 1000
 ROUNDS ?= 10
-.PHONY: parity reference docs chaos coverage explore fuzz mutants simulate scale demo test check bench bench-nodes clean help lock
+.PHONY: parity reference docs chaos coverage explore fuzz mutants simulate scale demo test check bench bench-nodes clean help helm lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check the result in Spark
@@ -60,6 +60,9 @@ lock: ## resolve the dependencies of pyproject.toml again into requirements.lock
 	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --extra postgresql --extra perf --generate-hashes \
 		--constraints requirements.lock --custom-compile-command "make lock" pyproject.toml k8s/requirements.in \
 		--output-file k8s/requirements.lock
+
+helm: ## get Helm and kubectl into build/kubernetes: without them, tests of k8s/chart are skipped; 37 MB
+	@$(ENVIRONMENT) .ci/kubernetes-tools
 
 clean: ## remove the virtual environment and everything built, cached or measured
 	@case "$$(readlink .venv)" in */magnetar/venv-*) rm -rf "$$(readlink .venv)";; esac
