@@ -254,7 +254,7 @@ def test_the_start_job_gives_what_differs_from_the_defaults(others: dict[tuple[s
 EQUAL = r"(are equal|must be unique)"
 UNKNOWN = r"[Aa]dditional propert\w+ '?{}'? (is )?not allowed"
 TYPE = r"(want|Expected:) {}"
-LEAST = r"(want|greater than or equal to) 1"
+LEAST = r"(want|greater than or equal to|at least) 1"
 PATTERN = r"not match pattern"
 
 
@@ -287,6 +287,13 @@ def test_a_wrong_value_is_refused_with_its_name(given: str, name: str, wrong: st
     """Helm 4 says /bookies/numbers, and Helm 3 says bookies.numbers."""
     with pytest.raises(HelmError, match=rf"\b{name}\b.*{wrong}"):
         template(given=[given])
+
+
+@needs_helm
+def test_a_cluster_without_bookies_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump({"bookies": {"numbers": []}}))
+    with pytest.raises(HelmError, match=rf"\bbookies.numbers\b.*{LEAST}"):
+        chart(file=tmp_path / "values.yaml")
 
 
 @needs_helm
