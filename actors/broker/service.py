@@ -212,6 +212,7 @@ class BrokerService:
         await self.ownership.close()
         for connection in list(self.connections):
             connection.close()
+        self.connection_limits.refusals.close()
         await self.requests.close()
         await self.lookups.lists.close()
         if self._session is not None:

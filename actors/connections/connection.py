@@ -1,7 +1,7 @@
 """One client's connection to a broker, in Pulsar's protocol.
 
 `TRANSITIONS` has the states. In NEW only CONNECT is accepted. In FORWARDED another broker answers; see `forwarding`.
-When the broker has its maximum of connections, a new one closes at once, with an ERROR that says so. Closing lets go of
+When the broker has its maximum of connections, a new one is refused; see `refusals`. Closing lets go of
 its producers and consumers at once; requests under way end unanswered.
 
 Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
@@ -169,10 +169,9 @@ class ServerConnection(asyncio.Protocol):
         self._ip = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         refused = self.host.connection_limits.enter(self._ip)
         if refused:
-            self.error(BROKER_REQUEST_ID, NotAllowedError(refused))
-            self._flush()
             self._become(ServerConnectionState.CLOSED)
-            self._transport.close()  # type: ignore[union-attr]
+            answer = encode(_error(BROKER_REQUEST_ID, NotAllowedError(refused)))
+            self.host.connection_limits.refusals.begin(transport, answer)  # type: ignore[arg-type]
             return
         self.host.connections[self] = None
 
@@ -254,10 +253,7 @@ class ServerConnection(asyncio.Protocol):
 
     def error(self, request_id: int, error: BaseException, *, about: str = "") -> None:
         """Answer a request with ERROR. `about` names what the request was for, where the error's text does not."""
-        text = f"{about}: {error}" if about else str(error)
-        self.write(
-            encode(CommandError(request_id=request_id, error=server_error_code(error), message=text))  # type: ignore[arg-type]
-        )
+        self.write(encode(_error(request_id, error, about)))
 
     def start(
         self,
@@ -481,6 +477,11 @@ class ServerConnection(asyncio.Protocol):
 
 # What peers answer to questions of ours (CLOSE_PRODUCER, CLOSE_CONSUMER): of no consequence.
 _ANSWERS = frozenset({"success", "error"})
+
+
+def _error(request_id: int, error: BaseException, about: str = "") -> CommandError:
+    text = f"{about}: {error}" if about else str(error)
+    return CommandError(request_id=request_id, error=server_error_code(error), message=text)  # type: ignore[arg-type]
 
 
 def _nobody_sends(command: CommandSend, entry: bytes) -> None:

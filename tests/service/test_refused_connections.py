@@ -1,9 +1,11 @@
 """Brokers that refuse connections, because they have as many as they may: clients go to another one."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pulsar
 import pytest
 
 import magnetar
@@ -16,6 +18,8 @@ from support.servers.embedded_cluster import EmbeddedCluster
 
 FULL = ServerError.NotAllowedError
 TOPIC = "persistent://public/default/t"
+QUIET = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
+TRIES = 20
 
 
 @pytest.fixture
@@ -100,6 +104,58 @@ async def test_a_broker_that_refuses_says_nothing_about_a_silent_one(broker: Fak
             assert full.count("CONNECT") == 1
     finally:
         await other.stop()
+
+
+async def test_our_client_is_told_why_it_is_refused_whatever_the_load(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path, brokers=1, connections_max=1) as cluster:
+        await broker_1_is_free(cluster)
+        peer = await WirePeer.open(cluster.brokers[1].address[1])
+        async with asyncio.TaskGroup() as group:
+            for _ in range(TRIES):
+                group.create_task(refused(cluster.service_url))
+        await peer.close()
+        async with asyncio.timeout(10):
+            while cluster.brokers[1].connection_limits.refusals.open:  # noqa: ASYNC110 - the broker is on another thread
+                await asyncio.sleep(0.005)
+
+
+async def refused(url: str) -> None:
+    async with AsyncClient(url, operation_timeout_seconds=60) as client:
+        with pytest.raises(NotAllowedError, match=r"Reached the maximum.*connections.*raise brokerMaxConnections"):
+            await client.create_producer("t")
+
+
+def test_the_official_client_fails_as_with_pulsar_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path, brokers=1, connections_max=1) as cluster:
+        asyncio.run(broker_1_is_free(cluster))
+        with socket.create_connection(cluster.brokers[1].address):
+            client = pulsar.Client(cluster.service_url, operation_timeout_seconds=1, logger=QUIET)
+            with pytest.raises(pulsar.Timeout):  # it asks again, as it does with Pulsar, and keeps the reason to itself
+                client.create_producer("t")
+            client.close()
+        client = pulsar.Client(cluster.service_url, operation_timeout_seconds=30, logger=QUIET)
+        assert client.create_producer("t").send(b"a")
+        client.close()
+
+
+def test_official_clients_go_to_the_broker_that_has_room(tmp_path: Path) -> None:
+    with EmbeddedCluster(tmp_path, brokers=2, connections_max=2) as cluster:
+        full, free = (cluster.brokers[number].address for number in (1, 2))
+
+        async def prepare() -> str:
+            async with AsyncClient(f"pulsar://127.0.0.1:{free[1]}") as client:
+                topic = await topic_on(cluster, client, 2)
+            await broker_1_is_free(cluster)
+            return topic
+
+        topic = asyncio.run(prepare())
+        held = [socket.create_connection(full) for _ in range(2)]
+        for _ in range(TRIES):
+            official = pulsar.Client(cluster.service_url, operation_timeout_seconds=30, logger=QUIET)
+            assert official.create_producer(topic).send(b"a")
+            official.close()
+        for one in held:
+            one.close()
 
 
 async def test_clients_go_to_the_broker_that_has_room(tmp_path: Path) -> None:

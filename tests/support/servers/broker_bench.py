@@ -172,6 +172,7 @@ async def broker_front(
         front.accepts_connections = False
         for connection in list(front.connections):
             connection.close()
+        front.connection_limits.refusals.close()
         await front.forwards.close()
         await front.topics.close()
         await front.requests.close()
