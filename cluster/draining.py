@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ..protocol.cluster_status import DesiredView, DrainView
@@ -20,10 +21,14 @@ def change_members(
 
     with clear_errors():
         cluster = find_on_ray(data_directory)
-        for line in described(change(cluster)):
+        desired = change(cluster)
+        for line in described(desired):
             console.print(line, highlight=False, soft_wrap=True)
         if wait:
-            wait_drained(console, cluster)
+            before = desired.get("left_over", {})
+            for bookie, reason in wait_drained(console, cluster).items():
+                if before.get(bookie) != reason:
+                    console.print(f"[yellow]left over: {bookie}: {escape(reason)}[/yellow]", soft_wrap=True)
             console.print("done: everything that should run does", highlight=False)
 
 
@@ -39,12 +44,12 @@ def described(desired: DesiredView) -> list[str]:
     return lines
 
 
-def wait_drained(console: Console, cluster: Cluster) -> None:
-    """Show how far each member that drains has come, until all have ended."""
+def wait_drained(console: Console, cluster: Cluster) -> dict[str, str]:
+    """Show how far each member that drains has come, until all have ended. Returns what is left over."""
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:
         bars = _Bars(progress)
-        cluster.wait_drained(on_progress=bars.show)
+        return cluster.wait_drained(on_progress=bars.show)
 
 
 class _Bars:

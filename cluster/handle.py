@@ -118,12 +118,18 @@ class Cluster(ABC):
 
     def wait_drained(
         self, timeout_s: float | None = None, *, on_progress: Callable[[Mapping[str, DrainView]], None] | None = None
-    ) -> None:
+    ) -> dict[str, str]:
         """Wait until all members that drain have ended, and those that were added run.
+
+        A bookie has ended when its directory is removed and its cookie is deleted.
 
         Args:
             timeout_s: How long to wait, in seconds. None waits as long as it takes.
             on_progress: Called with what each draining member still has, about twice a second.
+
+        Returns:
+            Bookies that have ended and whose directories are left over, and for each the reason and what to do. The
+            coordinator has met these since it started.
 
         Raises:
             ClusterError: If they have not ended in time, or the cluster does not answer for a minute.
@@ -150,7 +156,7 @@ class Cluster(ABC):
             starting = [one for one, state in states.items() if state not in ("running", "absent")]
             if not draining and not starting:
                 self.refresh()
-                return
+                return desired.get("left_over", {}) if desired is not None else {}
             if deadline is not None and time.monotonic() > deadline:
                 raise ClusterError(
                     f"{', '.join([*draining, *starting])} did not get ready within {timeout_s} s: `magnetar status` "

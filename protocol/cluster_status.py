@@ -167,12 +167,17 @@ class DrainView(TypedDict):
 
 
 class DesiredView(TypedDict):
-    """What should run. `draining` members end when they are empty, `leaving` ones are on a Ray node that drains."""
+    """What should run. `draining` members end when they are empty, `leaving` ones are on a Ray node that drains.
+
+    A bookie is among `draining` until its directory and its cookie are gone, although `bookies` no longer names it.
+    """
 
     brokers: list[str]
     bookies: list[str]
     draining: dict[str, DrainView]
     leaving: list[str]
+    left_over: NotRequired[dict[str, str]]
+    """Bookies that have ended since the coordinator started, and why their directories are left over."""
 
 
 class RestartView(TypedDict):

@@ -14,6 +14,7 @@ DESIRED_SHAPE = object_of(
     bookies=TEXTS,
     draining=map_of(object_of(left={"type": "integer"}, most={"type": "integer"})),
     leaving=TEXTS,
+    left_over=map_of({"type": "string"}),
 )
 NUMBERS: ValueSchema = {"type": "object", "properties": {"brokers": NATURAL, "bookies": NATURAL}}
 

@@ -9,9 +9,12 @@ may have created one on it. If there is one, the bookie runs again and goes on d
 bookie, then its directory is emptied, then its cookie is deleted.
 
 Crash points: the record forgets a member last of what has to happen while it is known. A coordinator that begins finds
-the member still draining, starts its process again, and gets here again. After the record forgot a bookie, the cookie
-that may be left is deleted by the next pass, or by the next coordinator. A directory that could not be emptied stays;
-nothing runs on it, because numbers of bookies are not used again.
+the member still draining, starts its process again, and gets here again. After the record forgot a bookie, the next
+pass, or the next coordinator, finds it by its cookie (`DesiredMembers.retired`), empties the directory and deletes the
+cookie. The view names a bookie until then, so a drain is done when both are gone.
+
+A directory that cannot be emptied stays, and the drain ends all the same: `left_over` says why. Nothing runs on it,
+because numbers of bookies are not used again. `left_over` ends with the coordinator; its log has the same.
 
 A coordinator that was superseded, and does not know yet, may start a member again that this one has ended. Such a
 process is refused (`may_run`): it gets no topics and no ledgers, and a bookie does not touch its directory.
@@ -39,6 +42,8 @@ logger = logging.getLogger(__name__)
 LEDGERS_PER_PAGE = 500
 PASS_PAUSE_S = 0.5
 COUNTING_SHARE = 0.1
+LEFT_OVER_MAX = 100
+"""Of directories that could not be emptied, those that were met last are known."""
 
 
 class BrokerEmptier(Protocol):
@@ -60,13 +65,13 @@ class ProcessEnds(Protocol):
         """It may be started again, and is if it is wanted: it stays after all, or its number is used again."""
         ...
 
-    async def erase(self, bookie: str) -> None:
-        """Empty the directory of a retired bookie."""
+    async def erase(self, bookie: str) -> str:
+        """Remove the directory of a retired bookie. Returns why it is left over, and what to do; else nothing."""
         ...
 
 
 class Drains:
-    """See the module. Nothing ends before `processes` is set. `close` ends it."""
+    """See the module. Nothing ends and nothing is erased before `processes` is set. `close` ends it."""
 
     def __init__(self, env: Environment, desired: DesiredMembers, store: MetadataStore, brokers: BrokerEmptier) -> None:
         self.processes: ProcessEnds | None = None
@@ -77,22 +82,26 @@ class Drains:
         self._views: dict[str, DrainView] = {}
         self._ended: dict[str, None] = {}
         self._wake = asyncio.Event()
-        self._cookies_due = False
-        """Whether the cookie of a retired bookie may be left."""
+        self._erased: dict[str, None] = {}
+        """Retired bookies whose directories are done with, and whose cookies are left."""
+        self.left_over: dict[str, str] = {}
+        """Bookies that were retired, and why their directories are left."""
         self._not_before = 0.0
         self._tasks = Tasks()
         desired.on_change.append(self._wake.set)
 
     def start(self) -> None:
-        self._cookies_due = self.desired.state is not None  # a former coordinator may have left some
         self._tasks.spawn(self._run(), "drains")
 
     async def close(self) -> None:
         await self._tasks.close()
 
     def view(self) -> dict[str, DrainView]:
-        """How far each member that drains has come."""
-        return dict(sorted(self._views.items()))
+        """How far each member has come that drains, that is just being ended, or of which something is left."""
+        known = {one: self._views.get(one, {"left": -1, "most": -1}) for one in (*self._draining(), *self.ending())}
+        for bookie in self.desired.retired:
+            known[bookie] = {"left": 0, "most": max(self._views.get(bookie, {"most": 0})["most"], 0)}
+        return dict(sorted(known.items()))
 
     def ending(self) -> list[str]:
         """Members of the desired state whose processes have been ended, or are just being. One that was undrained
@@ -112,7 +121,7 @@ class Drains:
         while True:
             self._wake.clear()
             pause_s: float | None = None
-            if self._draining() or self.desired.leaving or self._ended or self._cookies_due:
+            if self._draining() or self.desired.leaving or self._ended or self.desired.retired:
                 pause_s = PASS_PAUSE_S
                 try:
                     await self._pass()
@@ -128,7 +137,9 @@ class Drains:
 
     async def _pass(self) -> None:
         draining = sorted(self._draining())
-        self._views = {member: view for member, view in self._views.items() if member in draining}
+        self._views = {
+            member: view for member, view in self._views.items() if member in draining or member in self.desired.retired
+        }
         for member in [member for member in self._ended if member not in draining]:
             self._restore(member)
         for broker in filter(_is_broker, sorted(self.desired.emptied)):
@@ -142,9 +153,7 @@ class Drains:
         bookies = [member for member in draining if not _is_broker(member)]
         if bookies and asyncio.get_running_loop().time() >= self._not_before:
             await self._pass_bookies(bookies)
-        if self._cookies_due:
-            await self.desired.forget_cookies()
-            self._cookies_due = False
+        await self._pass_retired()
 
     async def _pass_bookies(self, bookies: Sequence[str]) -> None:
         counts = await self._count(bookies)
@@ -160,10 +169,22 @@ class Drains:
             if not await self.desired.forget(bookie):
                 self._restore(bookie)  # it was undrained since: nothing of it may be erased
                 continue
-            self._cookies_due = True
             logger.info("bookie %s is retired: no ledger names it", bookie)
-            await self.processes.erase(bookie)
-            self._ended.pop(bookie, None)
+
+    async def _pass_retired(self) -> None:
+        if self.processes is None:
+            return
+        for bookie in list(self.desired.retired):
+            if bookie not in self._erased:
+                if reason := await self.processes.erase(bookie):
+                    logger.warning("bookie %s is retired, but %s", bookie, reason)
+                    self.left_over[bookie] = reason
+                    while len(self.left_over) > LEFT_OVER_MAX:
+                        del self.left_over[next(iter(self.left_over))]
+                self._erased[bookie] = None
+            await self.desired.forget_cookie(bookie)
+            for known in (self._erased, self._ended, self._views):
+                known.pop(bookie, None)
 
     async def _end(self, member: str) -> None:
         if self.processes is not None:
@@ -171,7 +192,7 @@ class Drains:
             await self.processes.end(member)
 
     def _restore(self, member: str) -> None:
-        if member in self._ended and self.processes is not None:
+        if member in self._ended and member not in self.desired.retired and self.processes is not None:
             del self._ended[member]
             self.processes.resume(member)
 

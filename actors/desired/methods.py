@@ -59,13 +59,10 @@ class DesiredMethods:
         state = self._desired.state
         if state is None:
             return None
-        views = self._drains.view()
         return {
             "brokers": state.broker_ids,
             "bookies": state.bookie_ids,
-            "draining": {
-                one: views.get(one, {"left": -1, "most": -1})
-                for one in sorted({*state.draining, *self._drains.ending()})
-            },
+            "draining": self._drains.view(),
             "leaving": sorted(self._desired.leaving),
+            "left_over": dict(self._drains.left_over),
         }

@@ -5,10 +5,14 @@ again before the next change. A cluster without the record has no supervisor tha
 
 `leaving` are members whose Ray node is about to go. They are treated like those that drain, for as long as the node is
 there, and the record does not know of them.
+
+`retired` are bookies that the record has forgotten and whose cookie is still in the metadata. Their directories may not
+be empty yet. A coordinator that begins finds them by their cookies.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from ...protocol.errors import ClusterError, NoSuchKey
 from ...runtime.environment import Environment
@@ -27,6 +31,7 @@ class DesiredMembers:
         self.on_change: list[Callable[[], None]] = []
         self.state: DesiredState | None = None
         self.leaving: frozenset[str] = frozenset()
+        self.retired: dict[str, None] = {}
         self._env = env
         self._store = store
         self._needed = settings.ensemble_size
@@ -34,8 +39,11 @@ class DesiredMembers:
         self._changing = asyncio.Lock()
 
     async def start(self) -> None:
-        """Read the record. Raises MetadataUnavailable, MetadataError."""
+        """Read the record and the cookies. Raises MetadataUnavailable, MetadataError."""
         await self._read()
+        if self.state is not None:
+            cookies = await registered_bookies(self._store)
+            self.retired = {bookie: None for bookie in cookies if bookie not in self.state}
 
     @property
     def emptied(self) -> frozenset[str]:
@@ -65,7 +73,7 @@ class DesiredMembers:
         return await self._change(lambda state: state.undrained(member))
 
     async def forget(self, member: str) -> bool:
-        """A member that was drained has ended. A bookie's cookie goes after the record: see `forget_cookies`.
+        """A member that was drained has ended. A bookie is `retired` until `forget_cookie`.
 
         Returns whether the record has forgotten it. It has not when the member was undrained meanwhile. Raises what the
         store raises.
@@ -73,26 +81,14 @@ class DesiredMembers:
         state = await self._change(lambda state: state.without(member) if member in state.draining else state)
         return member not in state
 
-    async def forget_cookies(self) -> list[str]:
-        """Delete the cookies of bookies that the desired state no longer names; returns their ids.
-
-        It was changed before, so a coordinator that ended in between leaves a cookie, and the next one deletes it.
-        Raises what the store raises.
-        """
-        state = self._require()
-        retired: list[str] = []
-        for bookie in await registered_bookies(self._store):
-            if bookie in state:
-                continue
-            key = metadata_keys.bookie(bookie)
-            record = await self._store.get(key)
-            if record is not None and bookie not in self._require():
-                try:
-                    await self._store.delete(key, record.version)
-                except NoSuchKey:
-                    continue  # an answer was lost
-                retired.append(bookie)
-        return retired
+    async def forget_cookie(self, bookie: str) -> None:
+        """Delete the cookie of a retired bookie, as the last of what there is of it. Raises what the store raises."""
+        key = metadata_keys.bookie(bookie)
+        record = await self._store.get(key)
+        if record is not None:
+            with suppress(NoSuchKey):  # an answer was lost
+                await self._store.delete(key, record.version)
+        self.retired.pop(bookie, None)
 
     async def _change(self, change: Callable[[DesiredState], DesiredState]) -> DesiredState:
         async with self._changing:
@@ -102,14 +98,21 @@ class DesiredMembers:
             if wanted != before:
                 key, value = metadata_keys.DESIRED_STATE, wanted.pack()
                 self._version = await put_certain(self._env, self._store, key, value, self._version)
-                self.state = wanted
+                self._take(wanted)
         self._tell()
         return wanted
 
     async def _read(self) -> None:
         record = await self._store.get(metadata_keys.DESIRED_STATE)
         if record is not None:
-            self.state, self._version = DesiredState.unpack(record.value), record.version
+            self._take(DesiredState.unpack(record.value))
+            self._version = record.version
+
+    def _take(self, state: DesiredState) -> None:
+        """The record is so now. A bookie is retired as soon as this coordinator knows that the record forgot it."""
+        if self.state is not None:
+            self.retired |= {bookie: None for bookie in self.state.bookie_ids if bookie not in state}
+        self.state = state
 
     def _require(self) -> DesiredState:
         if self.state is None:

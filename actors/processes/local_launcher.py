@@ -1,10 +1,10 @@
 """Members on the supervisor's own event loop: the launcher of the embedded cluster."""
 
 import asyncio
-import shutil
 
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import Locate
+from .erasing import remove_directory
 from .node import Member
 from .plan import ClusterPlan, NodePlan
 
@@ -36,8 +36,8 @@ class LocalLauncher:
         await handle.close()
 
     async def erase(self, node: NodePlan) -> None:
-        """Empty the directory of a retired bookie."""
-        await self._env.offload.run(shutil.rmtree, node.directory)
+        """Remove the directory of a retired bookie."""
+        await self._env.offload.run(remove_directory, node.directory)
 
     async def kill(self, handle: Member) -> None:
         await handle.close()

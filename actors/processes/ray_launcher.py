@@ -9,12 +9,12 @@ service's event loop. Ray is imported late: services and tests load this file wi
 
 import asyncio
 import logging
-import shutil
 
 from ...protocol.errors import CoordinatorUnavailable
 from ...protocol.names import COORDINATOR_ACTOR, DEPUTY_ACTOR, DEPUTY_ID, RAY_NAMESPACE, actor_name
 from ...runtime.ray_calls import find_actor, kill_actor, named_actors, ray_nodes, remote
 from ..desired.planner import Machine
+from .erasing import remove_directory
 from .plan import ClusterPlan, NodePlan
 from .ray_handles import CoordinatorHandle, MemberHandle
 from .survey import on_nodes
@@ -203,8 +203,8 @@ class RayLauncher:
         return {member: place for member, place in zip(members, places, strict=True) if place}
 
     async def erase(self, node: NodePlan) -> None:
-        """Empty the directory of a retired bookie, on its machine."""
-        await asyncio.to_thread(on_nodes, [node.ray_node_id], shutil.rmtree, node.directory)
+        """Remove the directory of a retired bookie, on its machine."""
+        await asyncio.to_thread(on_nodes, [node.ray_node_id], remove_directory, node.directory)
 
     async def _place_of(self, member: str) -> str:
         from ray.exceptions import RayError

@@ -12,7 +12,7 @@ EVEN_OUT_AFTER_S after the last change of machines or members, brokers are sprea
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from ...protocol.errors import MagnetarError
@@ -32,6 +32,8 @@ EVEN_OUT_AFTER_S = 15.0
 PASS_RETRY_S = 1.0
 RELEASE_TIMEOUT_S = 20.0
 RELEASE_PAUSE_S = 0.1
+ERASE_TRIES = 3
+"""How often a directory is removed at most: a large one takes longer than a look at a machine may."""
 
 
 class MachineWatch(Protocol):
@@ -151,17 +153,45 @@ class Reconciler(Generic[Handle]):
             self._resumed[member] = place
         self._wake.set()
 
-    async def erase(self, bookie: str) -> None:
-        """Empty the directory of a retired bookie. What fails is logged: the directory harms nothing."""
-        node = self.nodes.pop(bookie, None)
+    async def erase(self, bookie: str) -> str:
+        """Remove the directory of a retired bookie. Returns why it is left over, and what to do; else nothing.
+
+        A bookie that ran under this coordinator is known. Else a machine has its cookie, which is removed last.
+        """
         self._ended.pop(bookie, None)
+        reason = await self._erase(bookie)
+        self.nodes.pop(bookie, None)  # not before: the next coordinator may have to go on
+        return reason
+
+    async def _erase(self, bookie: str) -> str:
+        known = self.nodes.get(bookie)
+        node = known if known is not None and self._is_alive(known.ray_node_id) else self._found(bookie)
+        if node is None and known is not None:
+            return f"its machine {known.machine} is away: remove {known.directory} there by hand"
         if node is None:
-            logger.warning("the directory of %s is on no machine that is alive: remove it by hand", bookie)
-            return
-        try:
-            await self._eraser.erase(node)
-        except Exception as error:  # whatever it is, the bookie is retired
-            logger.warning("the directory %s of %s is left over: %s", node.directory, bookie, error)
+            return "no machine that is alive has its cookie: if its directory is elsewhere, remove it by hand"
+        reason = ""
+        for _ in range(ERASE_TRIES):
+            try:
+                await self._eraser.erase(node)
+            except Exception as error:  # whatever it is, the bookie is retired
+                reason = f"{node.directory} on {node.machine} could not be removed: {error}. Remove it by hand"
+            else:
+                return ""
+            if not self._is_alive(node.ray_node_id):
+                break
+        return reason
+
+    def _is_alive(self, ray_node_id: str) -> bool:
+        return any(machine.ray_node_id == ray_node_id for machine in self._machines.machines)
+
+    def _found(self, bookie: str) -> NodePlan | None:
+        """A machine on which the bookie's cookie of this cluster lies."""
+        for machine in self._machines.machines:
+            cookie = machine.cookies.get(bookie)
+            if cookie is not None and cookie.cluster_id == self._plan.cluster_id:
+                return self._plan.layout.member(bookie, machine)
+        return None
 
     # -- passes --------------------------------------------------------------------------------------------------------
 
@@ -210,12 +240,12 @@ class Reconciler(Generic[Handle]):
             if member in state and node in alive and (alive[node].leaving or goals.get(member, node) != node)
         ]
         self._tell_leaving(office)
-        self._supervisor.retarget(self._targets(targets))
+        self._supervisor.retarget(self._targets(targets, office.desired.retired))
 
     def _tell_leaving(self, office: Office) -> None:
         office.desired.set_leaving([*self._leaving, self._resting] if self._resting else self._leaving)
 
-    def _targets(self, targets: Targets) -> dict[str, Target]:
+    def _targets(self, targets: Targets, retired: Collection[str]) -> dict[str, Target]:
         found: dict[str, Target] = {}
         self._resumed = {member: place for member, place in self._resumed.items() if member in targets}
         for member, target in targets.items():
@@ -227,7 +257,7 @@ class Reconciler(Generic[Handle]):
             else:
                 found[member] = target.reason
         for member in [member for member in self.nodes if member not in targets]:
-            if member not in self._ended:
+            if member not in self._ended and member not in retired:
                 del self.nodes[member]
         return found
 

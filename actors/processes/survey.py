@@ -30,6 +30,8 @@ SURVEY_TIMEOUT_S = 60.0
 LOOK_TIMEOUT_S = 20.0
 """A node that is lost, and that Ray still lists, keeps the others waiting for so long."""
 MACHINE_ID_FILE = "machine-id"
+COOKIE_FILE = "cookie"
+"""A bookie's, in its directory."""
 WITNESS_PREFIX = "seen-by-"
 ZONE_LABELS = ("magnetar/zone", "rack", "zone", "ray.io/availability-zone", "topology.kubernetes.io/zone")
 """Labels of Ray nodes that say in which rack or zone a node is; the first that a node has counts."""
@@ -51,7 +53,7 @@ class Look(NamedTuple):
 def look(data_directory: str) -> Look:
     """The data directory of this machine. Raises ClusterError for a cookie that cannot be read."""
     found: dict[str, CookieFound] = {}
-    for path in sorted(Path(data_directory).glob("bookie-*/cookie")):
+    for path in sorted(Path(data_directory).glob(f"bookie-*/{COOKIE_FILE}")):
         try:
             cookie: dict[str, object] = json.loads(path.read_bytes())
             found[path.parent.name] = CookieFound(str(cookie["cluster_id"]), str(cookie["instance"]))

@@ -1,13 +1,17 @@
 """Brokers and bookies of an embedded cluster are added, drained, undrained and added again while clients go on."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 import magnetar
+from magnetar.actors.processes.local_launcher import LocalLauncher
+from magnetar.actors.processes.plan import NodePlan
 from magnetar.cluster.handle import Cluster
-from magnetar.protocol.errors import NoSuchKey, NotAllowedError
+from magnetar.protocol.errors import ClusterError, NoSuchKey, NotAllowedError
 
 SETTINGS = {"lostBookieRecoveryDelay": 1}
 
@@ -60,6 +64,46 @@ def test_a_drained_bookie_leaves_its_messages_to_others_and_its_directory_goes(
         cluster.scale(bookies=4)
         cluster.wait_drained(60)
         assert "bookie-5" in states(cluster), "the numbers of bookies are not used again"
+
+
+def test_a_drain_ends_and_names_the_directory_that_could_not_be_removed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(directory: str) -> None:
+        raise OSError("the disk is read-only")
+
+    monkeypatch.setattr("magnetar.actors.processes.local_launcher.remove_directory", fail)
+    cluster.scale(bookies=4)
+    assert cluster.wait_drained(60) == {}
+    cluster.drain("bookie-1")
+    (reason,) = cluster.wait_drained(120).values()
+    directory = tmp_path / "bookie-1"
+    assert reason.startswith(f"{directory} on 127.0.0.1 could not be removed") and "by hand" in reason
+    assert directory.exists() and "bookie-1" not in cluster.status()["registered_bookies"]
+
+
+def test_the_next_coordinator_ends_what_is_left_of_a_drain(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removing = Event()
+
+    async def stuck(launcher: LocalLauncher, node: NodePlan) -> None:
+        removing.set()
+        await asyncio.sleep(3600)
+
+    cluster.scale(bookies=4)
+    cluster.wait_drained(60)
+    monkeypatch.setattr(LocalLauncher, "erase", stuck)
+    cluster.drain("bookie-4")  # it came after the start
+    assert removing.wait(60)
+    assert "bookie-4" in cluster.status()["desired"]["draining"]  # type: ignore[typeddict-item]
+    with pytest.raises(ClusterError, match="bookie-4 did not get ready"):
+        cluster.wait_drained(1)
+    monkeypatch.undo()
+    cluster.restart(["coordinator"])
+    assert cluster.wait_drained(60) == {}
+    assert "bookie-4" not in cluster.status()["registered_bookies"]
+    assert not (tmp_path / "bookie-4").exists()
 
 
 def test_a_bookie_that_is_undrained_takes_ledgers_again(cluster: Cluster) -> None:

@@ -84,6 +84,10 @@ class Supervision:
         """Member → the machine on which it runs, or ran last."""
         self.cluster = cluster
         self._retired: dict[str, Node] = {}
+        self._erased: dict[str, None] = {}
+        """Bookies whose directories were emptied."""
+        self._had_cookie: dict[str, Node] = {}
+        """Bookies that were registered when the desired state forgot them."""
         self._watches: list[Machines] = []
         cluster.supervision = self
         cluster.on_record.append(self._metadata_changed)
@@ -140,13 +144,28 @@ class Supervision:
         node = self._retired.get(bookie) or self.member(bookie)
         self.on_erased(node)
         node.disk = FaultyFiles(0)
+        self._erased[bookie] = None
 
     def unsettled(self) -> list[str]:
         """What of the desired state is not so yet."""
         there = {node.name: node for node in (*self.cluster.brokers, *self.cluster.bookies)}
         wanted = [*self.desired.broker_ids, *self.desired.bookie_ids]
         missing = [name for name in wanted if name not in there or not (there[name].ready or there[name].gone)]
-        return sorted(self.desired.draining) + missing
+        return sorted(self.desired.draining) + missing + self._left_of_retired()
+
+    @property
+    def retired_bookies(self) -> list[Node]:
+        """Bookies that the desired state has forgotten, and whose directories were not emptied."""
+        return [node for name, node in self._had_cookie.items() if name not in self._erased]
+
+    def cookie_of(self, bookie: str) -> Versioned | None:
+        """The record of a bookie's cookie."""
+        return self.cluster.records.by_key.get(metadata_keys.bookie(bookie))
+
+    def _left_of_retired(self) -> list[str]:
+        """Cookies and directories of bookies that the desired state has forgotten."""
+        cookies = [f"the cookie of {name}" for name in self._had_cookie if self.cookie_of(name) is not None]
+        return cookies + [f"the directory of {node.name}" for node in self.retired_bookies]
 
     def _metadata_changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
         if key != metadata_keys.DESIRED_STATE or after is None:
@@ -157,6 +176,8 @@ class Supervision:
                 self.on_retired(node)
                 self.cluster.retire(node)
                 self._retired[node.name] = node
+                if self.cookie_of(node.name) is not None:
+                    self._had_cookie[node.name] = node
 
 
 class Machines:
@@ -174,8 +195,8 @@ class Machines:
         """All, with the cookies on their disks."""
         supervision = self._supervision
         cookies: dict[str, dict[str, CookieFound]] = {name: {} for name in supervision.machine_names}
-        for node in supervision.cluster.bookies:
-            record = supervision.cluster.records.by_key.get(metadata_keys.bookie(node.name))
+        for node in (*supervision.cluster.bookies, *supervision.retired_bookies):
+            record = supervision.cookie_of(node.name)
             if record is not None:  # a look at the disk could meet a failure that is meant for the bookie
                 found = CookieFound(CLUSTER_ID, str(unpack(record.value)["instance"]))
                 cookies[supervision.runs_on[node.name]][node.name] = found

@@ -19,7 +19,7 @@ STARTING = {
     "processes": [{"node_id": "broker-3", "state": "starting"}],
 }
 DONE = {
-    "desired": {"draining": {}, "brokers": [], "bookies": []},
+    "desired": {"draining": {}, "brokers": [], "bookies": [], "left_over": {"bookie-2": "its machine is away"}},
     "processes": [{"node_id": "broker-1", "state": "running"}],
 }
 AWAY = ClusterError("the coordinator does not answer: try again")
@@ -56,7 +56,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_drain_is_waited_for_although_the_coordinator_is_restarted_meanwhile() -> None:
     seen: list[Mapping[str, DrainView]] = []
     cluster = Answering([DRAINING, AWAY, ServiceUnitNotReady("not active"), DRAINING, STARTING, DONE])
-    cluster.wait_drained(on_progress=seen.append)
+    assert cluster.wait_drained(on_progress=seen.append) == {"bookie-2": "its machine is away"}
     assert [len(one) for one in seen] == [1, 1, 0, 0]
     assert cluster.refreshed == 1
 

@@ -1,5 +1,6 @@
 """How drained members are ended and forgotten, when something happens at the last moment."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from magnetar.actors.desired.drains import Drains
 from magnetar.actors.desired.record import DesiredState
 from magnetar.actors.desired.state import DesiredMembers
-from magnetar.protocol.errors import MetadataUnavailable
+from magnetar.protocol.errors import MetadataUnavailable, NoSuchKey
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
@@ -32,6 +33,9 @@ class Processes:
         self.ended: list[str] = []
         self.resumed: list[str] = []
         self.erased: list[str] = []
+        self.at_erase: Moment = nothing
+        self.reason = ""
+        """Why no directory can be removed."""
 
     async def end(self, member: str) -> None:
         self.ended.append(member)
@@ -40,8 +44,10 @@ class Processes:
     def resume(self, member: str) -> None:
         self.resumed.append(member)
 
-    async def erase(self, bookie: str) -> None:
+    async def erase(self, bookie: str) -> str:
         self.erased.append(bookie)
+        await self.at_erase()
+        return self.reason
 
 
 class NoTopics:
@@ -70,8 +76,7 @@ class Members:
 
     async def forgotten(self, member: str) -> None:
         """Wait until the record has forgotten a member, and all that follows is done."""
-        ended, drains = self.drains._ended, self.drains
-        await eventually(lambda: not (member in self.state or member in ended or drains._cookies_due))
+        await eventually(lambda: member not in self.state and member not in self.drains.view())
 
     async def resumed(self, member: str) -> None:
         await eventually(lambda: member in self.processes.resumed)
@@ -210,11 +215,78 @@ async def test_a_ledger_that_cannot_be_decoded_keeps_every_bookie_and_says_which
     assert members.processes.erased == ["bookie-4"]
 
 
-async def test_a_coordinator_deletes_the_cookies_that_a_former_one_left(members: Members) -> None:
+async def test_a_coordinator_erases_what_a_former_one_left(members: Members) -> None:
+    await members.store.put(metadata_keys.bookie("bookie-9"), pack({"instance": "i"}), None)
+    members.drains.processes = None
+    await members.start()
+    assert list(members.drains.view()) == ["bookie-9"], "from the first moment on"
+    members.drains.processes = members.processes
+    await members.forgotten("bookie-9")
+    assert members.processes.erased == ["bookie-9"]
+    assert metadata_keys.bookie("bookie-9") not in await cookies(members.store)
+
+
+async def test_a_bookie_drains_until_its_directory_and_its_cookie_are_gone(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await members.start()
+    erasing, deleting, delete = asyncio.Event(), asyncio.Event(), members.store.delete
+    members.processes.at_erase = erasing.wait
+
+    async def slow_delete(*arguments: Any) -> None:
+        await deleting.wait()
+        await delete(*arguments)
+
+    monkeypatch.setattr(members.store, "delete", slow_delete)
+    await members.desired.drain("bookie-4")
+    await eventually(lambda: members.processes.erased)
+    assert "bookie-4" not in members.state and not members.drains.may_run("bookie-4")
+    assert members.drains.view() == {"bookie-4": {"left": 0, "most": 0}}
+    erasing.set()
+    await eventually(lambda: members.drains._erased)
+    assert members.drains.view() == {"bookie-4": {"left": 0, "most": 0}}
+    assert metadata_keys.bookie("bookie-4") in await cookies(members.store)
+    with pytest.raises(NoSuchKey):
+        await members.desired.undrain("bookie-4")
+    deleting.set()
+    await members.forgotten("bookie-4")
+    assert metadata_keys.bookie("bookie-4") not in await cookies(members.store)
+    assert members.drains.left_over == {} and members.processes.resumed == []
+
+
+async def test_a_drain_ends_although_the_directory_is_left_and_says_why(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("magnetar.actors.desired.drains.LEFT_OVER_MAX", 1)
+    members.processes.reason = "its machine is away"
     await members.store.put(metadata_keys.bookie("bookie-9"), pack({"instance": "i"}), None)
     await members.start()
     await members.forgotten("bookie-9")
-    assert metadata_keys.bookie("bookie-9") not in await cookies(members.store)
+    assert members.drains.left_over == {"bookie-9": "its machine is away"}
+    await members.desired.drain("bookie-4")
+    await members.forgotten("bookie-4")
+    assert members.drains.left_over == {"bookie-4": "its machine is away"}, "a bound keeps the last ones"
+    assert len(await cookies(members.store)) == 3
+
+
+async def test_a_bookie_is_erased_although_the_record_forgot_it_without_an_answer(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await members.start()
+
+    async def forgotten_unnoticed(member: str) -> bool:
+        monkeypatch.undo()
+        record = await members.store.get(metadata_keys.DESIRED_STATE)
+        assert record is not None
+        await members.store.put(metadata_keys.DESIRED_STATE, members.state.without(member).pack(), record.version)
+        await members.desired.scale(1, None)  # another order reads the record first
+        raise MetadataUnavailable("the answer was lost")
+
+    monkeypatch.setattr(members.desired, "forget", forgotten_unnoticed)
+    await members.desired.drain("bookie-4")
+    await members.forgotten("bookie-4")
+    assert members.processes.erased == ["bookie-4"]
+    assert len(await cookies(members.store)) == 3
 
 
 async def test_a_bookie_is_erased_although_its_cookie_cannot_be_deleted_yet(
@@ -222,16 +294,16 @@ async def test_a_bookie_is_erased_although_its_cookie_cannot_be_deleted_yet(
 ) -> None:
     await members.start()
     await members.forgotten("nobody")
-    forget_cookies = members.desired.forget_cookies
+    forget_cookie = members.desired.forget_cookie
     refused: list[str] = []
 
-    async def once_refused() -> list[str]:
+    async def once_refused(bookie: str) -> None:
         if not refused:
             refused.append("refused")
             raise MetadataUnavailable("the database is away")
-        return await forget_cookies()
+        await forget_cookie(bookie)
 
-    monkeypatch.setattr(members.desired, "forget_cookies", once_refused)
+    monkeypatch.setattr(members.desired, "forget_cookie", once_refused)
     await members.desired.drain("bookie-4")
     await members.forgotten("bookie-4")
     assert refused and members.processes.erased == ["bookie-4"]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.actors.desired.planner import Machine
+from magnetar.actors.desired.planner import CookieFound, Machine
 from magnetar.actors.desired.record import DesiredState
-from magnetar.actors.processes.plan import ClusterPlan, Layout
+from magnetar.actors.processes.plan import ClusterPlan, Layout, NodePlan
 from magnetar.actors.processes.reconciler import OneMachine, Reconciler
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
@@ -45,10 +45,25 @@ class Desired:
 
     def __init__(self, state: DesiredState) -> None:
         self.state = state
+        self.retired: dict[str, None] = {}
         self.on_change: list[Callable[[], None]] = []
 
     def set_leaving(self, members: object) -> None:
         """Nothing leaves."""
+
+
+class Erasing:
+    """Removes directories, or fails."""
+
+    def __init__(self) -> None:
+        self.erased: list[str] = []
+        self.fails = 0
+
+    async def erase(self, node: NodePlan) -> None:
+        self.erased.append(node.directory)
+        if self.fails:
+            self.fails -= 1
+            raise OSError("the disk is read-only")
 
 
 def new_office(state: DesiredState) -> Any:
@@ -71,8 +86,9 @@ class World:
         self.supervisor: Any = Told()
         self.state = DesiredState.of(2, 3).drained("broker-2", 3)
         self.office = new_office(self.state)
-        eraser: Any = None
-        self.reconciler = Reconciler[object](env, plan, self.supervisor, OneMachine(MACHINE), eraser)
+        self.eraser = Erasing()
+        self.machines = OneMachine(MACHINE)
+        self.reconciler = Reconciler[object](env, plan, self.supervisor, self.machines, self.eraser)
 
     def runs(self, member: str) -> bool:
         return member in self.supervisor.told
@@ -129,3 +145,46 @@ async def test_a_pass_that_fails_is_repeated(world: World, monkeypatch: pytest.M
     world.office.desired.on_change[0]()
     await eventually(lambda: world.runs("broker-3"))
     assert len(failures) == 2
+
+
+# -- directories of retired bookies ------------------------------------------------------------------------------------
+
+
+async def test_the_directory_of_a_retired_bookie_is_removed_also_after_another_pass(world: World) -> None:
+    world.office.desired.state = world.state.without("bookie-3")
+    world.office.desired.retired["bookie-3"] = None
+    await look_again(world)
+    assert not world.runs("bookie-3")
+    assert await world.reconciler.erase("bookie-3") == ""
+    assert world.eraser.erased == ["/data/bookie-3"]
+
+
+async def test_a_bookie_of_a_former_coordinator_is_found_by_its_cookie(world: World) -> None:
+    world.machines.machines = [Machine("", "127.0.0.1", {"bookie-9": CookieFound("c", "i")})]
+    assert await world.reconciler.erase("bookie-9") == ""
+    assert world.eraser.erased == ["/data/bookie-9"]
+
+
+@pytest.mark.parametrize("cookies", [{}, {"bookie-9": CookieFound("of another cluster", "i")}])
+async def test_a_directory_that_no_machine_shows_is_not_removed(
+    world: World, cookies: Mapping[str, CookieFound]
+) -> None:
+    world.machines.machines = [Machine("", "127.0.0.1", cookies)]
+    assert "no machine that is alive has its cookie" in await world.reconciler.erase("bookie-9")
+    assert world.eraser.erased == []
+
+
+async def test_the_directory_on_a_machine_that_is_away_is_named(world: World) -> None:
+    world.machines.machines = [Machine("other", "10.0.0.2")]
+    reason = await world.reconciler.erase("bookie-3")
+    assert reason == "its machine 127.0.0.1 is away: remove /data/bookie-3 there by hand"
+    assert world.eraser.erased == []
+
+
+@pytest.mark.parametrize(("fails", "tries", "says"), [(1, 2, ""), (9, 3, "read-only. Remove it by hand")])
+async def test_a_directory_that_cannot_be_removed_is_tried_again_and_named(
+    world: World, fails: int, tries: int, says: str
+) -> None:
+    world.eraser.fails = fails
+    reason = await world.reconciler.erase("bookie-3")
+    assert len(world.eraser.erased) == tries and reason.endswith(says) and bool(reason) is bool(says)
