@@ -21,6 +21,10 @@ on any of them. The same cookie in two directories is a copy: then no process ma
 A machine may take no bookies or only one, no brokers, or not the admin (labels of Ray nodes). A bookie that has its
 data there runs there all the same. A member that no machine takes waits, except the admin, which then runs anywhere.
 
+A machine with a problem could not be looked at. What runs there stays, and nothing starts there. Its data is not gone:
+a bookie without a machine that has its cookie waits. So does one whose directory is there and whose cookie could not be
+read, also when another machine has its cookie: that may be a copy.
+
 `even_out` moves one broker from the machine with the most to one with at least two fewer. A machine that leaves (Ray is
 draining it) gets nothing new, and its brokers move. Bookies there stay as long as the machine does.
 """
@@ -48,7 +52,8 @@ class CookieFound(NamedTuple):
 class Machine:
     """A Ray node that is alive. `cookies` are those in the data directory that it sees, by bookie.
 
-    `only_bookie` is the one that may start empty there; with an empty text any may.
+    `only_bookie` is the one that may start empty there; with an empty text any may. `problem` says why the machine
+    could not be looked at, else it is empty; `unread` then names the bookies that have directories there.
     """
 
     ray_node_id: str
@@ -61,6 +66,8 @@ class Machine:
     only_bookie: str = ""
     takes_brokers: bool = True
     takes_admin: bool = True
+    problem: str = ""
+    unread: tuple[str, ...] = ()
 
     @property
     def place(self) -> str:
@@ -105,7 +112,7 @@ def plan(cluster_id: str, desired: DesiredState, observed: Observed, *, even_out
     by_node = {machine.ray_node_id: machine for machine in observed.machines}
     _plan_bookies(cluster_id, desired, observed, by_node, targets)
     _plan_brokers(desired, observed, by_node, targets, even_out)
-    targets[ADMIN_ID] = RunOn(_admin_machine(observed, by_node))
+    targets[ADMIN_ID] = _admin_target(observed, by_node)
     return {member: targets[member] for member in (*desired.bookie_ids, *desired.broker_ids, ADMIN_ID)}
 
 
@@ -135,7 +142,23 @@ def _not_found(bookie: str, machines: Sequence[Machine]) -> str:
     others = [machine.address for machine in machines if bookie in machine.cookies]
     if others:
         return f"the disk on {others[0]} is not the one on which {bookie} last ran: put that disk back"
+    left_out = [machine.address for machine in machines if machine.problem]
+    if left_out:
+        return f"its data lies on no Ray node that could be looked at, and {', '.join(left_out)} could not be"
     return "its data lies on no Ray node that is alive"
+
+
+def _unread(bookie: str, machines: Sequence[Machine], holders: Sequence[Machine]) -> Machine | None:
+    """A machine that has a directory of the bookie which could not be read, other than those of the holders."""
+    places = [machine.place for machine in holders]
+    return next((one for one in machines if bookie in one.unread and one.place not in places), None)
+
+
+def _unread_found(bookie: str, machine: Machine) -> str:
+    return (
+        f"{machine.address} has a directory of {bookie}, and could not be looked at: mend that, or move the directory "
+        "out of the data directory"
+    )
 
 
 def _is_current(cookie: CookieFound, cluster_id: str, instance: str | None) -> bool:
@@ -158,21 +181,26 @@ def _plan_bookies(
             if (cookie := machine.cookies.get(bookie)) is not None and _is_current(cookie, cluster_id, instance)
         ]
         places = list({machine.place: machine for machine in holders}.values())
+        unread = _unread(bookie, observed.machines, holders)
+        is_lost = instance is not None and observed.lost_instances.get(bookie) == instance
         if present is not None and (not present.leaving or not _staying(holders)):
             _run(bookie, present, carried, targets)
         elif len(places) > 1:
             targets[bookie] = WaitFor(_copy_found(bookie, places))
+        elif unread is not None and not is_lost:
+            targets[bookie] = WaitFor(_unread_found(bookie, unread))
         elif holders:
             movable.append((bookie, _staying(holders) or holders))
-        elif instance is None or observed.lost_instances.get(bookie) == instance:
+        elif instance is None or is_lost:
             fresh.append(bookie)
         else:
             targets[bookie] = WaitFor(_not_found(bookie, observed.machines))
     for bookie, holders in movable:
         _run(bookie, _least(holders, carried), carried, targets)
     for bookie in fresh:
-        taking = [machine for machine in observed.machines if machine.takes_bookies and machine.only_bookie == bookie]
-        taking = taking or [one for one in observed.machines if one.takes_bookies and not one.only_bookie]
+        usable = _usable(observed.machines)
+        taking = [machine for machine in usable if machine.takes_bookies and machine.only_bookie == bookie]
+        taking = taking or [one for one in usable if one.takes_bookies and not one.only_bookie]
         if taking:
             _run(bookie, _least(_staying(taking) or taking, carried), carried, targets)
         else:
@@ -184,7 +212,7 @@ def _plan_brokers(
 ) -> None:
     carried = dict.fromkeys(by_node, 0)
     homeless: list[str] = []
-    taking = [machine for machine in observed.machines if machine.takes_brokers]
+    taking = [machine for machine in _usable(observed.machines) if machine.takes_brokers]
     staying = _staying(taking)
     for broker in desired.broker_ids:
         present = by_node.get(observed.running_on.get(broker, NOWHERE))
@@ -208,16 +236,24 @@ def _plan_brokers(
         targets[here[-1]] = RunOn(least)
 
 
-def _admin_machine(observed: Observed, by_node: Mapping[str, Machine]) -> Machine:
-    staying = _staying(observed.machines) or observed.machines
-    taking = [machine for machine in staying if machine.takes_admin] or staying
+def _admin_target(observed: Observed, by_node: Mapping[str, Machine]) -> RunOn | WaitFor:
     present = by_node.get(observed.running_on.get(ADMIN_ID, NOWHERE))
-    return present if present is not None and present in taking else taking[0]
+    usable = [one for one in observed.machines if not one.problem or one is present]
+    staying = _staying(usable) or usable
+    taking = [machine for machine in staying if machine.takes_admin] or staying
+    if not taking:
+        return WaitFor("no Ray node could be looked at")
+    return RunOn(present if present is not None and present in taking else taking[0])
 
 
 def _run(member: str, machine: Machine, carried: dict[str, int], targets: Targets) -> None:
     targets[member] = RunOn(machine)
     carried[machine.ray_node_id] += 1
+
+
+def _usable(machines: Sequence[Machine]) -> list[Machine]:
+    """Those on which a member may start."""
+    return [machine for machine in machines if not machine.problem]
 
 
 def _staying(machines: Sequence[Machine]) -> list[Machine]:

@@ -209,3 +209,54 @@ def test_a_bookie_runs_at_its_data_also_on_the_machine_of_another() -> None:
     holder = replace(B, only_bookie="bookie-2", cookies={"bookie-1": MINE})
     targets = plan("c", DesiredState.of(1, 1), Observed([A, holder], registered={"bookie-1": "i1"}))
     assert nodes(targets)["bookie-1"] == "b"
+
+
+BAD = replace(B, problem="its disk is damaged", unread=("bookie-1",))
+"""A machine that could not be looked at, and that has a directory of bookie-1."""
+
+
+def test_nothing_starts_on_a_machine_with_a_problem_and_what_runs_there_stays() -> None:
+    desired = DesiredState.of(2, 2)
+    fresh = plan("c", desired, Observed([replace(BAD, unread=()), A]))
+    assert set(nodes(fresh).values()) == {"a"}
+    running = {"bookie-1": "b", "broker-1": "b", "admin": "b"}
+    stays = nodes(plan("c", desired, Observed([BAD, A], running, {"bookie-1": "i1"}), even_out=True))
+    assert {stays[one] for one in running} == {"b"}
+    assert stays["bookie-2"] == stays["broker-2"] == "a"
+    alone = plan("c", desired, Observed([BAD]))
+    assert alone["admin"] == WaitFor("no Ray node could be looked at")
+    assert set(nodes(alone).values()) == {""}
+
+
+def test_brokers_are_not_evened_out_onto_a_machine_with_a_problem() -> None:
+    running = {"broker-1": "a", "broker-2": "a", "broker-3": "a"}
+    found = nodes(plan("c", DesiredState.of(3, 0), Observed([A, BAD], running), even_out=True))
+    assert {found[one] for one in running} == {"a"}
+
+
+@pytest.mark.parametrize("unread", [(), ("bookie-1",)])
+def test_a_bookie_waits_while_its_data_may_lie_on_a_machine_with_a_problem(unread: tuple[str, ...]) -> None:
+    observed = Observed([A, replace(BAD, unread=unread)], {"bookie-1": "b, before"}, {"bookie-1": "i1"})
+    found = plan("c", DesiredState.of(1, 1), observed)["bookie-1"]
+    assert isinstance(found, WaitFor) and "10.0.0.2" in found.reason, "the operator reads where to look"
+    mended = replace(observed, machines=[A, replace(B, cookies={"bookie-1": MINE})])
+    assert nodes(plan("c", DesiredState.of(1, 1), mended))["bookie-1"] == "b"
+
+
+def test_an_unregistered_bookie_waits_for_an_unreadable_directory_of_its_name() -> None:
+    found = plan("c", DesiredState.of(1, 2), Observed([A, BAD]))
+    assert isinstance(found["bookie-1"], WaitFor)
+    assert nodes(found)["bookie-2"] == "a"
+
+
+def test_a_bookie_waits_whose_directory_may_be_a_copy_of_an_unreadable_one() -> None:
+    holder = replace(A, cookies={"bookie-1": MINE})
+    waits = plan("c", DesiredState.of(1, 1), Observed([holder, BAD], {}, {"bookie-1": "i1"}))["bookie-1"]
+    assert isinstance(waits, WaitFor) and "10.0.0.2 has a directory of bookie-1" in waits.reason
+    runs = Observed([holder, BAD], {"bookie-1": "a"}, {"bookie-1": "i1"})
+    assert nodes(plan("c", DesiredState.of(1, 1), runs))["bookie-1"] == "a", "what runs goes on"
+
+
+def test_the_loss_of_an_unreadable_disk_can_be_accepted() -> None:
+    observed = Observed([A, BAD], {}, {"bookie-1": "i1"}, {"bookie-1": "i1"})
+    assert nodes(plan("c", DesiredState.of(1, 1), observed))["bookie-1"] == "a"

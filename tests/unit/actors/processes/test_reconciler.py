@@ -188,3 +188,50 @@ async def test_a_directory_that_cannot_be_removed_is_tried_again_and_named(
     world.eraser.fails = fails
     reason = await world.reconciler.erase("bookie-3")
     assert len(world.eraser.erased) == tries and reason.endswith(says) and bool(reason) is bool(says)
+
+
+# -- a machine that could not be looked at -----------------------------------------------------------------------------
+
+HOME = Machine("a", "10.0.0.1", {"bookie-1": CookieFound("c", "i1")}, place_id="home")
+BAD = Machine("b", "10.0.0.2", problem="its disk is damaged", unread=("bookie-2",))
+
+
+class Erased:
+    """Remembers whose directories were emptied."""
+
+    def __init__(self) -> None:
+        self.bookies: list[str] = []
+
+    async def erase(self, node: NodePlan) -> None:
+        self.bookies.append(node.node_id)
+
+
+async def test_a_bookie_on_a_machine_with_a_problem_waits_and_is_not_erased() -> None:
+    env = Environment.real()
+    machines = OneMachine(HOME)
+    machines.machines = (HOME, BAD)
+    layout = Layout("127.0.0.1", 6650, 8080, 7000, "/data")
+    plan = ClusterPlan("c", b"secret", Settings(), "", layout, (HOME, BAD), ())
+    office = new_office(DesiredState.of(1, 2))
+
+    async def registered_instances() -> dict[str, str]:
+        return {"bookie-1": "i1", "bookie-2": "i2"}
+
+    office.registered_instances = registered_instances
+    told: Any = Told()
+    erased = Erased()
+    reconciler = Reconciler[object](env, plan, told, machines, erased)
+    await reconciler.start(office, {})
+    try:
+        assert told.told["bookie-1"].ray_node_id == "a"
+        assert isinstance(told.told["bookie-2"], str) and "10.0.0.2" in told.told["bookie-2"], "it waits"
+        assert machines.data_awaited, "all machines are looked at again"
+        assert "bookie-2" not in reconciler.nodes
+        machines.machines = (HOME, Machine("b", "10.0.0.2", {"bookie-2": CookieFound("c", "i2")}, place_id="other"))
+        machines.on_change()
+        await eventually(lambda: not isinstance(told.told["bookie-2"], str))
+        assert told.told["bookie-2"].ray_node_id == "b"
+        assert not machines.data_awaited and not erased.bookies
+    finally:
+        await reconciler.close()
+        env.close()
