@@ -70,7 +70,7 @@ async def prepare(
     from ..storage.metadata.sql import SqlMetadataStore, open_current
 
     layout = _choose_ports(options, str(directory.path))  # the cheapest refusals first, before anything is written
-    elsewhere = [f"{machine.address}:{bookie}" for machine in machines[1:] for bookie in machine.cookies]
+    elsewhere = [f"{machine.address}:{bookie}" for machine in machines[1:] for bookie in _directories(machine)]
     identity = directory.establish_identity(options.metadata_url, elsewhere)
     if identity.state == "new":
         store = await SqlMetadataStore.open(env, identity.metadata_url, create=True)
@@ -114,12 +114,17 @@ async def _store_desired(
     """What runs from now on, stored. No coordinator runs that could change it meanwhile."""
     stored = await store.get(metadata_keys.DESIRED_STATE)
     before = DesiredState.unpack(stored.value) if stored is not None else None
-    bookies = dict.fromkeys([*registered, *(bookie for machine in machines for bookie in machine.cookies)])
+    bookies = dict.fromkeys([*registered, *(bookie for machine in machines for bookie in _directories(machine))])
     desired, told = desired_at_start(before, list(bookies), options.brokers, options.bookies, options.settings)
     if desired != before:
         version = stored.version if stored is not None else None
         await store.put(metadata_keys.DESIRED_STATE, desired.pack(), version)
     return desired, told
+
+
+def _directories(machine: Machine) -> list[str]:
+    """The bookies that have data on a machine, or may have: the machine could not be looked at."""
+    return [*machine.cookies, *machine.unread]
 
 
 def _choose_ports(options: StartOptions, data_directory: str) -> Layout:

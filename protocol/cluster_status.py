@@ -224,10 +224,20 @@ class ProcessStatus(TypedDict):
     ray_node_id: str
 
 
+class LeftOutNode(TypedDict):
+    """A Ray node on which nothing starts, because it could not be looked at. `problem` says why, and what to do."""
+
+    ray_node_id: str
+    address: str
+    problem: str
+
+
 class SupervisedView(ClusterView):
     """The cluster as the coordinator sees it, and the processes of the others."""
 
     processes: list[ProcessStatus]
+    left_out: NotRequired[list[LeftOutNode]]
+    """On Ray only."""
 
 
 class RayStatus(TypedDict):

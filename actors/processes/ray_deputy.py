@@ -175,8 +175,10 @@ class DeputyKeeper:
 
 
 def _others(machines: Sequence[Machine]) -> list[Machine]:
-    """Those that the coordinator is not on, and that stay; first those in another zone."""
+    """Those that the coordinator is not on, that stay, and that have no problem; first those in another zone."""
     own = own_node_id()
     zone = next((machine.zone for machine in machines if machine.ray_node_id == own), "")
-    found = [machine for machine in machines if machine.ray_node_id != own and not machine.leaving]
+    found = [
+        machine for machine in machines if machine.ray_node_id != own and not machine.leaving and not machine.problem
+    ]
     return sorted(found, key=lambda machine: bool(zone) and machine.zone == zone)

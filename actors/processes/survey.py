@@ -5,6 +5,8 @@ started again, and addresses may. Several Ray nodes that find the same id may se
 or of one computer. Or one directory is a copy of the other. So one of them writes a file with
 a new name, and the others say whether they see it. Those that do not get a place of their own. The same cookie in two
 places is then known for a copy.
+
+A node that answers with an error becomes a machine with a problem. Nothing starts there, and its data is not gone.
 """
 
 import json
@@ -14,11 +16,11 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import NamedTuple, ParamSpec, TypeVar, cast
 
-from ...protocol.errors import ClusterError
+from ...protocol.errors import ClusterError, MagnetarError
 from ...runtime.files import make_private_directory, open_private
-from ...runtime.ray_calls import Answer, RayNode, ask, draining_nodes, ray_nodes, remote, wait_for
+from ...runtime.ray_calls import Answer, RayNode, ask, draining_nodes, own_node_id, ray_nodes, remote, wait_for
 from ..desired.planner import CookieFound, Machine
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ T = TypeVar("T")
 SURVEY_TIMEOUT_S = 60.0
 LOOK_TIMEOUT_S = 20.0
 """A node that is lost, and that Ray still lists, keeps the others waiting for so long."""
+LEFT_OUT = "the Ray node %s (%s) is left out, and is looked at again: %s"
+"""A line of the log: a node's address, its id, and what is wrong with what to do."""
 MACHINE_ID_FILE = "machine-id"
 COOKIE_FILE = "cookie"
 """A bookie's, in its directory."""
@@ -43,6 +47,17 @@ bookie as the value of the first, only that one starts empty there.
 """
 
 
+class UnreadableDirectory(ClusterError):
+    """The data directory of a machine cannot be read. `bookies` are those that have directories in it."""
+
+    def __init__(self, text: str, bookies: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.bookies = tuple(bookies)
+
+    def __reduce__(self) -> tuple[type["UnreadableDirectory"], tuple[str, tuple[str, ...]]]:
+        return UnreadableDirectory, (str(self), self.bookies)
+
+
 class Look(NamedTuple):
     """What one machine found. `machine_id` is empty where the directory cannot be written."""
 
@@ -50,16 +65,34 @@ class Look(NamedTuple):
     cookies: dict[str, CookieFound]
 
 
+class Surveyed(NamedTuple):
+    """What a survey found: machines, and by Ray node id why others did not answer."""
+
+    machines: list[Machine]
+    silent: dict[str, str]
+
+
 def look(data_directory: str) -> Look:
-    """The data directory of this machine. Raises ClusterError for a cookie that cannot be read."""
+    """The data directory of this machine. Raises UnreadableDirectory for a directory or cookie that cannot be read."""
+    try:
+        names = sorted(name for name in os.listdir(data_directory) if name.startswith("bookie-"))
+    except FileNotFoundError:
+        names = []
+    except OSError as error:
+        raise UnreadableDirectory(
+            f"the data directory {data_directory} cannot be read ({error!r}): check the disk and its owner"
+        ) from error
     found: dict[str, CookieFound] = {}
-    for path in sorted(Path(data_directory).glob(f"bookie-*/{COOKIE_FILE}")):
+    for name in names:
+        path = Path(data_directory) / name / COOKIE_FILE
         try:
             cookie: dict[str, object] = json.loads(path.read_bytes())
-            found[path.parent.name] = CookieFound(str(cookie["cluster_id"]), str(cookie["instance"]))
+            found[name] = CookieFound(str(cookie["cluster_id"]), str(cookie["instance"]))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ClusterError(
-                f"the cookie {path} cannot be read ({error!r}): check the disk and the owner of the file"
+            raise UnreadableDirectory(
+                f"the cookie {path} cannot be read ({error!r}): check the disk and the owner of the file", names
             ) from error
     return Look(machine_id(data_directory), found)
 
@@ -116,14 +149,22 @@ def this_machine(host: str, data_directory: str) -> Machine:
 
 
 def ray_machines(data_directory: str, *, only_own: bool) -> list[Machine]:
-    """All nodes of the Ray that we are connected to, ours first. Raises ClusterError."""
-    import ray
+    """All nodes of the Ray that we are connected to, ours first. Those that could not be looked at are logged.
 
-    own = ray.get_runtime_context().get_node_id()
+    Raises ClusterError when ours could not be.
+    """
+    own = own_node_id()
     nodes = sorted(alive_nodes(), key=lambda node: (node["NodeID"] != own, node["NodeID"]))
     if only_own:
         nodes = nodes[:1]
-    return survey(nodes, data_directory, own=own)
+    found = survey(nodes, data_directory, own=own)
+    if found.machines and found.machines[0].problem:
+        raise ClusterError(found.machines[0].problem)
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in nodes}
+    left_out = {machine.ray_node_id: machine.problem for machine in found.machines if machine.problem}
+    for one, problem in (left_out | found.silent).items():
+        logger.warning(LEFT_OUT, addresses[one], one, problem)
+    return found.machines
 
 
 def alive_nodes() -> list[RayNode]:
@@ -131,18 +172,19 @@ def alive_nodes() -> list[RayNode]:
     return [node for node in ray_nodes() if node["Alive"]]
 
 
-def survey(nodes: Sequence[RayNode], data_directory: str, *, own: str = "") -> list[Machine]:
+def survey(nodes: Sequence[RayNode], data_directory: str, *, own: str = "") -> Surveyed:
     """Look at these nodes of Ray; `own` is ours, which needs no task.
 
     Ray lists a node that is lost for up to a minute, and starts nothing on one that it drains. So a node that does not
-    answer is left out. One that drains is there, without its cookies: what runs there stays. Raises ClusterError for a
-    cookie that cannot be read.
+    answer is left out. One that drains is there, without its cookies: what runs there stays. One that answers with an
+    error is a machine with a problem. Raises UnreadableDirectory for `own`.
     """
     leaving = draining_nodes()
-    looks = _looks([node["NodeID"] for node in nodes if node["NodeID"] != own], data_directory)
+    looks, problems, silent = _looks([node["NodeID"] for node in nodes if node["NodeID"] != own], data_directory)
     if own and any(node["NodeID"] == own for node in nodes):
         looks[own] = look(data_directory)
-    looks.update((one, Look("", {})) for one in leaving if one not in looks)
+    looks.update((one, Look("", {})) for one in (*problems, *leaving) if one not in looks)
+    unread = {one: error.bookies for one, error in problems.items()}
     machines = [
         Machine(
             node["NodeID"],
@@ -155,50 +197,100 @@ def survey(nodes: Sequence[RayNode], data_directory: str, *, own: str = "") -> l
             only_bookie(node.get("Labels", {})),
             takes(node.get("Labels", {}), BROKERS_LABEL),
             takes(node.get("Labels", {}), ADMIN_LABEL),
+            str(problems.get(node["NodeID"], "")),
+            unread.get(node["NodeID"], ()),
         )
         for node in nodes
         if node["NodeID"] in looks
     ]
-    return tell_copies_apart(machines, data_directory)
+    silent = {one: reason for one, reason in silent.items() if one not in looks}
+    return Surveyed(tell_copies_apart(machines, data_directory), silent)
 
 
-def _looks(nodes: Sequence[str], data_directory: str) -> dict[str, Look]:
-    """What those of these Ray nodes found that answer. Raises what `look` raises."""
+class _Looks(NamedTuple):
+    """By Ray node: what it found, why it could not look, or why it did not answer."""
+
+    looks: dict[str, Look]
+    problems: dict[str, UnreadableDirectory]
+    silent: dict[str, str]
+
+
+def _looks(nodes: Sequence[str], data_directory: str) -> _Looks:
+    """Have these Ray nodes look at their data directories."""
     from ray.exceptions import RayError, RayTaskError
 
     answers = dict(zip(nodes, _begin_on(nodes, look, data_directory), strict=True))
-    silent = wait_for(list(answers.values()), LOOK_TIMEOUT_S)
-    found: dict[str, Look] = {}
+    pending = wait_for(list(answers.values()), LOOK_TIMEOUT_S)
+    found = _Looks({}, {}, {})
     for node, answer in answers.items():
         try:
-            if answer not in silent:
-                found[node] = ask(answer)
+            if answer in pending:
+                found.silent[node] = f"it did not answer within {LOOK_TIMEOUT_S:.0f} s: check its load and its network"
+            else:
+                found.looks[node] = ask(answer)
         except RayTaskError as error:
-            raise error.cause from None
+            found.problems[node] = _problem_of(cast("BaseException", error.cause))
         except RayError as error:
-            logger.info("the Ray node %s was not looked at: %s", node, error)
+            found.silent[node] = f"{type(error).__name__}: {_first_line(error)}"
     return found
 
 
+def _problem_of(cause: BaseException) -> UnreadableDirectory:
+    """Why a node could not look, for the operator. Ray raises RuntimeError for a function that it cannot load there."""
+    if isinstance(cause, UnreadableDirectory):
+        return cause
+    if isinstance(cause, MagnetarError):
+        return UnreadableDirectory(str(cause))
+    if isinstance(cause, ImportError) or "failed to import" in str(cause):
+        reason = str(cause).strip().splitlines()[-1]
+        return UnreadableDirectory(
+            f"Magnetar cannot be loaded there ({reason}): install it on this node, in the version of the cluster"
+        )
+    return UnreadableDirectory(
+        f"the look at its data directory failed ({type(cause).__name__}: {_first_line(cause)}): check its disk"
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).strip().splitlines()), "")
+
+
 def tell_copies_apart(machines: Sequence[Machine], data_directory: str) -> list[Machine]:
-    """The same machines. Those whose directory is a copy of another one's get a place of their own."""
+    """The same machines. Those whose directory is a copy of another one's get a place of their own.
+
+    When that cannot be told of some machines, they have a problem.
+    """
     found = list(machines)
     for leader in machines:
         same = [one for one in found if one.place_id == leader.place_id and one.place_id]
         if len(same) < 2 or same[0].ray_node_id != leader.ray_node_id:
             continue
-        name = secrets.token_hex(8)
-        on_nodes([leader.ray_node_id], witness, data_directory, name, True)
         try:
-            others = [one.ray_node_id for one in same[1:]]
-            seen = dict(zip(others, on_nodes(others, sees, data_directory, name), strict=True))
-        finally:
-            on_nodes([leader.ray_node_id], witness, data_directory, name, False)
+            seen = _seen(leader.ray_node_id, [one.ray_node_id for one in same[1:]], data_directory)
+        except ClusterError as error:
+            found = [_untold(one, error) if one in same else one for one in found]
+            continue
         found = [
             one if seen.get(one.ray_node_id, True) else replace(one, place_id=f"{one.place_id}@{one.ray_node_id}")
             for one in found
         ]
     return found
+
+
+def _seen(leader: str, others: Sequence[str], data_directory: str) -> dict[str, bool]:
+    """Which of the other Ray nodes see a file that the leader writes. Raises ClusterError."""
+    name = secrets.token_hex(8)
+    on_nodes([leader], witness, data_directory, name, True)
+    try:
+        return dict(zip(others, on_nodes(others, sees, data_directory, name), strict=True))
+    finally:
+        on_nodes([leader], witness, data_directory, name, False)
+
+
+def _untold(machine: Machine, error: ClusterError) -> Machine:
+    """A machine of which it is not known whether its directory is a copy."""
+    problem = f"its data directory may be a copy of another one with the same {MACHINE_ID_FILE}: {error}"
+    return replace(machine, cookies={}, place_id="", problem=problem, unread=tuple(machine.cookies))
 
 
 def on_nodes(nodes: Sequence[str], function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[T]:
