@@ -90,6 +90,8 @@ def _lines(status: ClusterStatus) -> list[str]:
             lines.append(f"[yellow]problem    {process['node_id']}: {escape(process['problem'])}[/yellow]")
     for bookie, reason in status.get("desired", {}).get("left_over", {}).items():
         lines.append(f"[yellow]left over  {bookie} has ended, but {escape(reason)}[/yellow]")
+    for node in status.get("left_out", ()):
+        lines.append(f"[yellow]left out   Ray node {node['address']}: {escape(node['problem'])}[/yellow]")
     places = ("service", "service_url"), ("admin", "admin_url"), ("data", "data_directory"), ("logs", "log_directory")
     for label, key in places:
         if status.get(key):

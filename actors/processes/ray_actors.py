@@ -151,9 +151,10 @@ class CoordinatorActor:
         }
 
     async def status(self) -> SupervisedView:
-        """The coordinator's view of the cluster, with the supervisor's `processes` beside it."""
+        """The coordinator's view of the cluster, the supervisor's `processes`, and the Ray nodes `left_out`."""
         service = await self._running()
-        return {**await service.status(), "processes": self._supervisor.status()}
+        own: SupervisedView = {**await service.status(), "processes": self._supervisor.status()}
+        return {**own, "left_out": self._machines.left_out()}
 
     async def scale(self, brokers: int | None, bookies: int | None) -> DesiredView:
         """Run so many brokers and bookies; None leaves a role as it is."""

@@ -166,3 +166,9 @@ def test_the_version_is_shown_and_while_there_are_several_who_runs_which() -> No
     members = [*members, member("bookie-10", "bookie", data=new), member("broker-1", "broker")]
     text = line(shown(coordinator=coordinator, members=members), "versions")
     assert "1.0: bookie-1, bookie-2, coordinator; 1.1: bookie-10; older: broker-1; `magnetar restart`" in text
+
+
+def test_a_node_that_is_left_out_has_a_line_that_says_why() -> None:
+    node = {"ray_node_id": "b", "address": "10.0.0.2", "problem": "the cookie [x] cannot be read"}
+    assert "left out   Ray node 10.0.0.2: the cookie [x] cannot be read" in shown(left_out=[node])
+    assert "left out" not in shown(left_out=[])
