@@ -32,9 +32,12 @@ def clear_errors() -> Generator[None]:
         _show(_line(error))
         raise typer.Exit(1) from error
     except Exception as error:
-        if not _is_unavailable(error):
+        if _is_of_ray(error, "RayActorError"):
+            _show("the cluster does not answer at the moment: its coordinator is started again, or gone. Try again")
+        elif _is_of_ray(error, "RayError") and not _is_of_ray(error, "RayTaskError"):  # that is a defect of ours
+            _show(f"Ray reports {_line(error)}")
+        else:
             raise
-        _show("the cluster does not answer at the moment: its coordinator is started again, or gone. Try again")
         raise typer.Exit(1) from error
 
 
@@ -42,10 +45,10 @@ def _show(line: str) -> None:
     errors.print(f"[red]magnetar:[/red] {escape(line)}", highlight=False, soft_wrap=True)
 
 
-def _is_unavailable(error: Exception) -> bool:
-    """Whether Ray says that an actor cannot be reached, or is gone. Most commands never load Ray."""
+def _is_of_ray(error: Exception, name: str) -> bool:
+    """Whether it is Ray's error of this name. Most commands never load Ray."""
     found = sys.modules.get("ray.exceptions")
-    return found is not None and isinstance(error, found.RayActorError)
+    return found is not None and isinstance(error, getattr(found, name))
 
 
 def _line(error: Exception) -> str:
