@@ -140,7 +140,9 @@ class LedgerWriter:
     def guard(self) -> Guard:
         """The ledger's record as this writer stored it, for the `needs` of the write that names the ledger elsewhere.
 
-        Nobody else changes an OPEN ledger but a recoverer, or the auditor to delete it because nothing names it.
+        Nobody else changes an OPEN ledger but a recoverer, or the auditor to delete it because nothing names it. So the
+        version is always that of a write of this writer, never one that it only read: such a one may be the auditor's
+        mark, behind which the auditor does not look for names that it has passed.
         """
         return Guard(metadata_keys.ledger(self.ledger_id), self._record.version)
 
@@ -221,7 +223,7 @@ class LedgerWriter:
         while True:
             if record.metadata.state is not LedgerState.OPEN:
                 if record.metadata.closed and record.metadata.last_entry == self._state.lac:
-                    self._record = record
+                    self._record = LedgerRecord(record.metadata, self._record.version)  # see `guard`
                     return record.metadata
                 raise LedgerFenced(f"another owner took ledger {self.ledger_id} over", ledger_id=self.ledger_id)
             closed = record.metadata.close(self._state.lac, self._state.length_confirmed)
