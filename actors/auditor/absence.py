@@ -7,12 +7,14 @@ A bookie:
     LIVE ── it is to be drained ──→ LOST, and still asked and read from
 
 `changed` names those whose ledgers have to be looked at again. A bookie that registered may lack what was written
-meanwhile. The ledgers of one that was lost need other bookies.
+meanwhile. The ledgers of one that was lost need other bookies. `spares_came` says that a bookie takes copies now and
+did not before. `due` takes both notes, and puts them back if it cannot use them.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from ...storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ...storage.ledger.ensemble import BookiePlace
@@ -31,6 +33,7 @@ class BookieWatch:
         on_change: Callable[[], None],
     ) -> None:
         self.changed: dict[str, None] = {}
+        self.spares_came = False
         self.lost: dict[str, None] = {}
         self.limbo_since: dict[str, float] = {}
         """Also of those that drain: both wait for ledgers to be closed."""
@@ -41,6 +44,7 @@ class BookieWatch:
         self._known: dict[str, BookieInfo] = {}
         self._absent_since: dict[str, float] = {}
         self._limbo_known: dict[str, str] = {}
+        self._long: dict[str, None] = {}
         directory.on_change.append(self._bookies_changed)
 
     def close(self) -> None:
@@ -51,9 +55,13 @@ class BookieWatch:
         latest = self._directory.bookies
         for bookie, info in latest.items():
             self._absent_since.pop(bookie, None)
-            self.lost.pop(bookie, None)
-            if self._known.get(bookie) != info:
+            if not info.draining:
+                self.lost.pop(bookie, None)
+            before = self._known.get(bookie)
+            if before != info:
                 self.changed[bookie] = None
+            if info.writable and (before is None or not before.writable):
+                self.spares_came = True
         for bookie in self._known:
             if bookie not in latest:
                 self._absent_since.setdefault(bookie, now)
@@ -101,11 +109,23 @@ class BookieWatch:
         self.lost = dict.fromkeys([*found, *self.draining()])
         return [*new, *leaving]
 
-    def next_loss_s(self) -> float | None:
-        """Seconds until a bookie that is away counts as lost; None when none is away."""
+    def find_long(self) -> bool:
+        """Whether a bookie has been away, in limbo or draining for twice the grace, and had not at the last call."""
+        long = dict.fromkeys(chain(*self.away_long([*self._absent_since, *self.limbo_since])))
+        new = any(bookie not in self._long for bookie in long)
+        self._long = long
+        return new
+
+    def next_event_s(self) -> float | None:
+        """Seconds until time makes a bookie lost, or until `find_long` finds another one; None: it does not."""
         now = asyncio.get_running_loop().time()
-        waiting = [since for bookie, since in self._absent_since.items() if bookie not in self.lost]
-        return max(0.0, min(waiting) + self._grace_s - now) if waiting else None
+        at = [since + self._grace_s for bookie, since in self._absent_since.items() if bookie not in self.lost]
+        at += [
+            since + 2 * self._grace_s
+            for bookie, since in chain(self._absent_since.items(), self.limbo_since.items())
+            if bookie not in self._long
+        ]
+        return max(0.0, min(at) - now) if at else None
 
     def find_limbo(self) -> tuple[dict[str, str], list[str]]:
         """The bookies in limbo, and why; and those of them that fell into it, or lost more, since the last call."""

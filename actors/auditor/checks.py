@@ -15,6 +15,7 @@ names the former bookies only. The next look finds what was copied to a spare, o
 """
 
 import asyncio
+import enum
 import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -38,10 +39,22 @@ REPAIRS_UNDER_WAY_MAX = 8
 
 
 class Looked(NamedTuple):
-    """How many closed ledgers were looked at, and which of them there was no time to repair."""
+    """How many closed ledgers were looked at, which of them there was no time to repair, and which ledgers have to be
+    tried again because something failed."""
 
     closed: int
     left: list[int]
+    failed: list[int]
+
+
+class Settled(enum.Enum):
+    """How the repair of a closed ledger ended."""
+
+    DONE = enum.auto()
+    """As far as it can be done with the bookies that there are."""
+    LEFT = enum.auto()
+    """There was no time."""
+    FAILED = enum.auto()
 
 
 class LedgerChecks:
@@ -74,9 +87,10 @@ class LedgerChecks:
         `ends` (the loop's time). Raises nothing of a single ledger's.
         """
         closed: list[LedgerRecord] = []
+        failed: list[int] = []
         for record in found:
             self._watch.note_absent(record.metadata.bookies)
-            settled = record if record.metadata.closed else await self._settle_open(record)
+            settled = record if record.metadata.closed else await self._settle_open(record, failed)
             if settled is None:
                 self._put_open(record)
             else:
@@ -88,8 +102,9 @@ class LedgerChecks:
         done = await asyncio.gather(
             *(self._settle(record, lacks, repair, ends) for record, lacks in zip(closed, lacking, strict=True))
         )
-        left = [record.metadata.ledger_id for record, is_done in zip(closed, done, strict=True) if not is_done]
-        return Looked(len(closed), left)
+        ends_of = [(record.metadata.ledger_id, settled) for record, settled in zip(closed, done, strict=True)]
+        failed += [ledger_id for ledger_id, settled in ends_of if settled is Settled.FAILED]
+        return Looked(len(closed), [one for one, settled in ends_of if settled is Settled.LEFT], failed)
 
     def _put(self, record: LedgerRecord, condition: LedgerCondition) -> None:
         metadata = record.metadata
@@ -126,18 +141,20 @@ class LedgerChecks:
         await asyncio.gather(*(ask(bookie, pieces) for bookie, pieces in asked.items()))
         return lacking
 
-    async def _settle(self, record: LedgerRecord, lacks: dict[Piece, None], repair: LedgerRepair, ends: float) -> bool:
-        """Repair one closed ledger and put it into the index. False when there was no time for it."""
+    async def _settle(
+        self, record: LedgerRecord, lacks: dict[Piece, None], repair: LedgerRepair, ends: float
+    ) -> Settled:
+        """Repair one closed ledger and put it into the index."""
         metadata = record.metadata
         if not lacks and not metadata.under_replicated and all(map(self._watch.stays, metadata.bookies)):
             self._put(record, LedgerCondition.WHOLE)
-            return True
-        condition = LedgerCondition.LACKING
+            return Settled.DONE
+        condition, settled = LedgerCondition.LACKING, Settled.FAILED
         async with self._places:
             if asyncio.get_running_loop().time() >= ends:
                 lost = any(bookie in self._watch.lost for bookie in metadata.bookies)
                 self._put(record, LedgerCondition.MOVING if lost else LedgerCondition.LACKING)
-                return False
+                return Settled.LEFT
             try:
                 await self._fill(metadata, lacks, repair)
                 condition = LedgerCondition.FILLED
@@ -154,10 +171,11 @@ class LedgerChecks:
             except MagnetarError as error:
                 self._on_failure(f"ledger {metadata.ledger_id}", error)
             else:
+                settled = Settled.DONE
                 if not record.metadata.under_replicated and all(map(self._watch.stays, record.metadata.bookies)):
                     condition = LedgerCondition.WHOLE
         self._put(record, condition)
-        return True
+        return settled
 
     async def _fill(self, metadata: LedgerMetadata, lacks: dict[Piece, None], repair: LedgerRepair) -> None:
         """Copy what is missing on live bookies."""
@@ -180,8 +198,10 @@ class LedgerChecks:
         self._on_repaired()
         return replaced
 
-    async def _settle_open(self, record: LedgerRecord) -> LedgerRecord | None:
-        """Close a ledger that has no owner although a bookie of it is lost, in limbo or draining; None: it stays."""
+    async def _settle_open(self, record: LedgerRecord, failed: list[int]) -> LedgerRecord | None:
+        """Close a ledger that has no owner although a bookie of it is lost, in limbo or draining; None: it stays. One
+        that could not be closed is added to `failed`.
+        """
         metadata = record.metadata
         away, in_limbo = self._watch.away_long(metadata.bookies)
         if not in_limbo and replace_lost(metadata, away, self._watch.spares(), self._copies_given) is None:
@@ -197,6 +217,7 @@ class LedgerChecks:
             return await self._records.get(metadata.ledger_id)
         except MagnetarError as error:
             self._on_failure(f"ledger {metadata.ledger_id}", error)
+            failed.append(metadata.ledger_id)
             return None
 
 

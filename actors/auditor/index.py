@@ -48,12 +48,8 @@ INCOMPLETE = (
     LedgerCondition.FILLED,
     LedgerCondition.OPEN_LACKING,
 )
-RETRIED = (
-    LedgerCondition.LACKING,
-    LedgerCondition.FILLED,
-    LedgerCondition.OPEN_LACKING,
-    LedgerCondition.OPEN_DOUBTFUL,
-)
+WAITING = (LedgerCondition.FILLED, LedgerCondition.OPEN_LACKING, LedgerCondition.OPEN_DOUBTFUL)
+"""Nothing can be done now. `due` says what ends this."""
 HOLDING_BACK = (
     LedgerCondition.UNCHECKED,
     LedgerCondition.MOVING,
@@ -104,6 +100,14 @@ class IdSet:
             del chunk[len(chunk) - len(half) :]
             self._chunks.insert(at + 1, half)
             self._firsts.insert(at + 1, half[0])
+
+    def __contains__(self, item: int) -> bool:
+        at = bisect_right(self._firsts, item) - 1
+        if at < 0:
+            return False
+        chunk = self._chunks[at]
+        place = bisect_left(chunk, item)
+        return place < len(chunk) and chunk[place] == item
 
     def update(self, items: Iterable[int]) -> None:
         for item in items:
@@ -162,8 +166,8 @@ class LedgerIndex:
     """See the module."""
 
     def __init__(self) -> None:
-        self.retried = IdSet()
-        """Ledgers whose condition is one of `RETRIED`."""
+        self.waiting = {condition: IdSet() for condition in WAITING}
+        """The ledgers that are in one of these conditions."""
         self.counts = dict.fromkeys(LedgerCondition, 0)
         self.lengths = dict.fromkeys(LedgerCondition, 0)
         """Sums, in bytes of bodies."""
@@ -256,11 +260,12 @@ class LedgerIndex:
         condition = _unpack(page[at])[1]
         self.counts[condition] += step
         self.lengths[condition] += step * page[at + 1]
-        if condition in RETRIED:
+        waiting = self.waiting.get(condition)
+        if waiting is not None:
             if step > 0:
-                self.retried.add(ledger_id)
+                waiting.add(ledger_id)
             else:
-                self.retried.discard(ledger_id)
+                waiting.discard(ledger_id)
 
     def _group(self, number: int) -> _Group:
         group = self._groups[number]

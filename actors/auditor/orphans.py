@@ -18,11 +18,26 @@ A search reads all names, so it is rare. It comes after a start, every `search_i
 had no name for `ORPHAN_AFTER_S`. To know the latter, the auditor is told of each ledger that is created, and
 of each record that names ledgers and is written. Only those records are read again. What they name is no suspect any
 longer.
+
+`pace` holds the search back, so with a million topics it takes half an hour. What it rests on, however long it takes:
+
+- Reading the names finds at least those that existed all the time. A record keeps its key, and pages are read in the
+  order of keys. A name does not move from one record to another, with one exception: a pin names ledgers that a chain
+  names, and may be the last to name them. Pins are read behind chains (`RECORD_KINDS`).
+- A name that came after the first page of step 2 is not found for certain. It was written with a version that was given
+  before step 1, and is refused; or it was written before step 1, and existed all the time.
+- A ledger that was created after the ledgers were listed is not judged by this search. It stays a suspect.
+- Records that were written while the search goes on are read by it: what they name is neither marked nor a suspect.
+- When the search fails at any step, nothing is deleted, and the suspects stay. It is begun again after a pause, which
+  doubles with each failure in a row. It pauses at least as long as it took.
+- A ledger whose record changed between the steps is kept, and is a suspect of a later search. The auditor itself may
+  have repaired it.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice
 
 from ...protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
 from ...runtime.environment import Environment
@@ -30,6 +45,8 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.ledger_metadata import LedgerMetadata
 from ...storage.metadata.ledger_records import LedgerRecords
 from ...storage.metadata.store import MetadataStore
+from .index import IdSet
+from .pace import Pace
 from .record_kinds import RECORD_KINDS
 
 logger = logging.getLogger(__name__)
@@ -37,6 +54,8 @@ logger = logging.getLogger(__name__)
 ORPHAN_AFTER_S = 600.0
 SEARCH_PAUSE_S = 60.0
 """Between two searches at least: each reads all names."""
+SEARCH_PAUSE_MAX_S = 3600.0
+"""Between two searches that fail."""
 RECORDS_PER_PAGE = 500
 TOLD_MAX = 100_000
 """Ledgers, and records that name some, which are remembered. What is beyond is found by the next search."""
@@ -46,14 +65,22 @@ NAMING = tuple(kind.prefix for kind in RECORD_KINDS if kind.names_ledgers)
 class OrphanLedgers:
     """See the module."""
 
-    def __init__(self, env: Environment, store: MetadataStore, search_interval_s: float = 86_400.0) -> None:
+    def __init__(self, env: Environment, store: MetadataStore, pace: Pace, search_interval_s: float = 86_400.0) -> None:
+        self.busy = False
+        """Whether `collect_due` is under way."""
+        self.deleted_total = 0
         self._search_interval_s = search_interval_s
         self._search_at = 0.0
         self._names_written: dict[str, None] = {}
         self._store = store
+        self._pace = pace
         self._records = LedgerRecords(env, store)
         self._unnamed_since: dict[int, float] = {}
+        """The suspects, the oldest first."""
+        self._unnamed = IdSet()
+        """Those that the search under way has listed, and has found no name of so far."""
         self._not_before = 0.0
+        self._pause_s = 0.0
 
     @property
     def suspected(self) -> int:
@@ -70,18 +97,143 @@ class OrphanLedgers:
         if key.startswith(NAMING) and len(self._names_written) < TOLD_MAX:
             self._names_written[key] = None
 
-    async def collect_due(self) -> int:
-        """Search and delete, if it is time for that; returns how many ledgers. Raises as `collect` does."""
-        await self._read_names_written()
-        now = asyncio.get_running_loop().time()
-        overdue = any(now - since >= ORPHAN_AFTER_S for since in self._unnamed_since.values())
-        if now < self._search_at and not overdue:
+    async def collect_due(self, *, search: bool = True) -> int:
+        """Search and delete, if it is time for that and `search` allows it; returns how many ledgers. Raises as
+        `collect` does.
+        """
+        self.busy = True
+        try:
+            await self._read_names_written()
+            now = asyncio.get_running_loop().time()
+            overdue = any(now - since >= ORPHAN_AFTER_S for since in islice(self._unnamed_since.values(), 1))
+            if not search or (now < self._search_at and not overdue) or now < self._not_before:
+                return 0
+            deleted = await self.collect()
+            self._search_at = now + self._search_interval_s
+            return deleted
+        finally:
+            self.busy = False
+
+    async def collect(self) -> int:
+        """Search, unless the last search was a moment ago, and delete what is due; returns how many ledgers.
+
+        Raises MetadataError for a record that cannot be read, MetadataUnavailable, OutcomeUnknown.
+        """
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        if started < self._not_before:
             return 0
-        deleted = await self.collect()
-        self._search_at = now + self._search_interval_s
-        return deleted
+        deleted = self.deleted_total
+        try:
+            await self._search(started)
+            self._pause_s = SEARCH_PAUSE_S
+        except BaseException:
+            self._pause_s = min(max(self._pause_s * 2, SEARCH_PAUSE_S), SEARCH_PAUSE_MAX_S)
+            raise
+        finally:
+            self._unnamed = IdSet()
+            now = loop.time()
+            self._not_before = now + max(self._pause_s, now - started if SEARCH_PAUSE_S else 0.0)
+        return self.deleted_total - deleted
+
+    async def _search(self, started: float) -> None:
+        await self._read(metadata_keys.LEDGERS_PREFIX, _ledger_with_key, self._unnamed.add)
+        await self._read_names(self._unnamed.discard)
+        await self._read_names_written()
+        self._suspect(started)
+        before = started - ORPHAN_AFTER_S
+        due = [one for one, since in self._unnamed_since.items() if since <= before and one in self._unnamed]
+        marked: dict[int, int] = {}
+        for ledger_id in due:
+            version = await self._mark(ledger_id)
+            if version is not None:
+                marked[ledger_id] = version
+            await self._pace.keep(1)
+        if not marked:
+            return
+
+        def is_named(ledger_id: int) -> None:
+            if marked.pop(ledger_id, None) is not None:
+                self._unnamed_since.pop(ledger_id, None)
+
+        await self._read_names(is_named)
+        for ledger_id, version in marked.items():
+            await self._delete(ledger_id, version)
+            await self._pace.keep(1)
+
+    def _suspect(self, started: float) -> None:
+        """All names have been read once. Of ledgers created since the search began, nothing is known yet."""
+        found = {one: since for one, since in self._unnamed_since.items() if since >= started or one in self._unnamed}
+        for ledger_id in self._unnamed.copy():
+            found.setdefault(ledger_id, started)
+        self._unnamed_since = dict(sorted(found.items(), key=lambda item: item[1]))
+
+    async def _mark(self, ledger_id: int) -> int | None:
+        """Step 1. None when the ledger is in use after all, or has been deleted."""
+        key = metadata_keys.ledger(ledger_id)
+        found = await self._store.get(key)
+        try:
+            if found is not None:
+                return (await self._records.replace(LedgerMetadata.unpack(found.value), found.version)).version
+        except BadVersion as error:
+            self._changed(ledger_id, error)
+            return None
+        except NoSuchKey as error:
+            logger.debug("ledger %d is gone: %s", ledger_id, error)
+        except MetadataError as error:
+            logger.debug("ledger %d is kept: %s", ledger_id, error)
+        self._unnamed_since.pop(ledger_id, None)
+        return None
+
+    async def _delete(self, ledger_id: int, version: int) -> None:
+        """Step 3."""
+        try:
+            await self._store.delete(metadata_keys.ledger(ledger_id), version)
+        except BadVersion as error:
+            self._changed(ledger_id, error)
+            return
+        except NoSuchKey as error:
+            logger.debug("ledger %d is gone: %s", ledger_id, error)
+        else:
+            self.deleted_total += 1
+            logger.info("ledger %d is deleted: no record has named it for %s s", ledger_id, ORPHAN_AFTER_S)
+        self._unnamed_since.pop(ledger_id, None)
+
+    def _changed(self, ledger_id: int, error: BadVersion) -> None:
+        """It is kept. The wait begins anew."""
+        logger.debug("ledger %d is in use: %s", ledger_id, error)
+        self._unnamed_since.pop(ledger_id, None)
+        self._unnamed_since[ledger_id] = asyncio.get_running_loop().time()
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    async def _read_names(self, take: Callable[[int], object]) -> None:
+        """Hand every ledger that something names to `take`; at least those that were named all the time of this call.
+
+        Raises MetadataError for a record that cannot be read.
+        """
+        for kind in RECORD_KINDS:
+            if kind.names_ledgers:
+                await self._read(kind.prefix, kind.ledgers_named_by, take)
+
+    async def _read(
+        self, prefix: str, ledgers_of: Callable[[str, bytes], Iterable[int]], take: Callable[[int], object]
+    ) -> None:
+        after = ""
+        while True:
+            page = await self._store.list(prefix, after=after, limit=RECORDS_PER_PAGE)
+            for key, record in page:
+                for ledger_id in ledgers_of(key, record.value):
+                    take(ledger_id)
+            if len(page) < RECORDS_PER_PAGE:
+                return
+            after = page[-1][0]
+            await self._pace.keep(len(page))
+            if len(self._names_written) >= RECORDS_PER_PAGE:
+                await self._read_names_written()
 
     async def _read_names_written(self) -> None:
+        """What these records name is no suspect any longer."""
         written, self._names_written = list(self._names_written), {}
         for first in range(0, len(written), RECORDS_PER_PAGE):
             keys = written[first : first + RECORDS_PER_PAGE]
@@ -93,70 +245,7 @@ class OrphanLedgers:
                     continue
                 for ledger_id in named:
                     self._unnamed_since.pop(ledger_id, None)
-
-    async def collect(self) -> int:
-        """Search, unless the last search was a moment ago, and delete what is due; returns how many ledgers.
-
-        Raises MetadataError for a record that cannot be read, MetadataUnavailable, OutcomeUnknown.
-        """
-        now = asyncio.get_running_loop().time()
-        if now < self._not_before:
-            return 0
-        self._not_before = now + SEARCH_PAUSE_S
-        ledger_ids = await self._collect(metadata_keys.LEDGERS_PREFIX, _ledger_with_key)
-        named = await self._named()
-        self._unnamed_since = {one: self._unnamed_since.get(one, now) for one in ledger_ids if one not in named}
-        due = [one for one, since in self._unnamed_since.items() if now - since >= ORPHAN_AFTER_S]
-        marked = [(one, version) for one in due if (version := await self._mark(one)) is not None]
-        if not marked:
-            return 0
-        named = await self._named()
-        return sum([await self._delete(one, version) for one, version in marked if one not in named])
-
-    async def _mark(self, ledger_id: int) -> int | None:
-        """Step 1. None when the ledger is in use after all, or has been deleted."""
-        key = metadata_keys.ledger(ledger_id)
-        found = await self._store.get(key)
-        try:
-            if found is not None:
-                return (await self._records.replace(LedgerMetadata.unpack(found.value), found.version)).version
-        except (BadVersion, NoSuchKey) as error:
-            logger.debug("ledger %d is in use: %s", ledger_id, error)
-        except MetadataError as error:
-            logger.debug("ledger %d is kept: %s", ledger_id, error)
-        self._unnamed_since.pop(ledger_id, None)
-        return None
-
-    async def _delete(self, ledger_id: int, version: int) -> bool:
-        self._unnamed_since.pop(ledger_id, None)
-        try:
-            await self._store.delete(metadata_keys.ledger(ledger_id), version)
-        except (BadVersion, NoSuchKey) as error:
-            logger.debug("ledger %d is in use: %s", ledger_id, error)
-            return False
-        logger.info("ledger %d is deleted: no record has named it for %s s", ledger_id, ORPHAN_AFTER_S)
-        return True
-
-    # -- names ---------------------------------------------------------------------------------------------------
-
-    async def _named(self) -> dict[int, None]:
-        """Every ledger that something names; at least those that were named all the time of this call."""
-        named: dict[int, None] = {}
-        for kind in RECORD_KINDS:
-            if kind.names_ledgers:
-                named |= await self._collect(kind.prefix, kind.ledgers_named_by)
-        return named
-
-    async def _collect(self, prefix: str, ledgers_of: Callable[[str, bytes], Iterable[int]]) -> dict[int, None]:
-        found: dict[int, None] = {}
-        after = ""
-        while True:
-            page = await self._store.list(prefix, after=after, limit=RECORDS_PER_PAGE)
-            for key, record in page:
-                found.update(dict.fromkeys(ledgers_of(key, record.value)))
-            if len(page) < RECORDS_PER_PAGE:
-                return found
-            after = page[-1][0]
+                    self._unnamed.discard(ledger_id)
 
 
 def _ledger_with_key(key: str, value: bytes) -> Iterable[int]:

@@ -5,7 +5,11 @@ concerns. So a round costs what changed:
 
 - a record that was written since: the coordinator carries every write of a ledger's record, and tells (`written`);
 - the ledgers of a bookie that registered or was lost: the index names them;
-- those that lacked something at the latest look.
+- those that wait for a spare, when one came;
+- those whose repair failed, after pauses that double.
+
+A ledger that cannot be repaired now costs nothing until something changes that may help. `due` has the states of a
+ledger, and says what makes it due again.
 
 How it looks, and repairs, is described in `checks`, what it decides in `plan`. Bookies copy among themselves
 (`repair`). A round follows a change among the bookies after a moment. Further rounds follow at doubling pauses of up to
@@ -13,8 +17,8 @@ How it looks, and repairs, is described in `checks`, what it decides in `plan`. 
 damage and no returning bookie waiting.
 
 A *walk* reads all records, and asks the bookies for all closed ledgers. It fills the index after a start. It runs again
-every `auditor_interval_s`, when a bookie fell into limbo, and when more than `CHANGES_MAX` changes came between two
-rounds. It is cut into pieces of `WALK_S`, and looks at `LEDGERS_PER_S_MAX` ledgers in a second.
+every `auditor_interval_s`, when a bookie fell into limbo, and when more than `due.WRITTEN_MAX` changes came between two
+rounds. It is cut into pieces of `WALK_S`, and `pace` holds it back.
 
 Entries that a bookie found damaged on its disk are copied back to it; see `damage_repair`.
 
@@ -22,7 +26,8 @@ A bookie in limbo (its disk lost data) answers "unknown" instead of "no such ent
 began since has found every ledger that names it closed and whole on it. This does not rest on what was told. Ledgers
 that were created before stay closed to it, because their fences may be among the lost data.
 
-Ledgers that nothing names are deleted; see `orphans`.
+Ledgers that nothing names are deleted; see `orphans`. The search for them is a task beside the rounds, because `pace`
+holds it back too: rounds do not wait for it. After a start it waits for the first walk, which repairs need more.
 
 OPEN ledgers are their writers' affair, IN_RECOVERY ones their recoverers'. A writer rolls over when one of its bookies
 has been away for `lost_bookie_grace_s`, and then its ledger is repaired here. A ledger that is still open after as much
@@ -55,9 +60,11 @@ from ..members.peer_calls import MemberCalls
 from .absence import BookieWatch
 from .checks import LedgerChecks
 from .damage_repair import repair_damage
-from .index import HOLDING_BACK, INCOMPLETE, IdSet, LedgerCondition, LedgerIndex
+from .due import DueLedgers
+from .index import HOLDING_BACK, INCOMPLETE, LedgerCondition, LedgerIndex
 from .ledger_feed import LedgerFeed
 from .orphans import OrphanLedgers
+from .pace import Pace
 from .repair import LedgerRepair
 
 logger = logging.getLogger(__name__)
@@ -68,8 +75,6 @@ ROUND_PAUSE_MAX_S = 60.0
 ROUND_S = 10.0
 WALK_S = 5.0
 LEDGERS_PER_PAGE = 500
-LEDGERS_PER_S_MAX = 2000
-CHANGES_MAX = 100_000
 UNREADABLE = ("",)
 """In place of the bookies of a record that cannot be decoded. It may name any of them, so it holds all back in limbo.
 It keeps no other ledger from its repair."""
@@ -87,7 +92,6 @@ class AuditProgress:
     round_ledgers: int = 0
     """How many ledgers the round that is running has gone through."""
     repaired_total: int = 0
-    orphans_deleted_total: int = 0
     copied_entries_total: int = 0
     copied_bytes_total: int = 0
     failures_total: int = 0
@@ -141,21 +145,19 @@ class Auditor:
         self._client = BookieClient(env, identity, keys, settings, directory)
         self._calls = MemberCalls(env, identity, keys, lambda bookie: _find(directory, bookie), BookieContract)
         self._repair = LedgerRepair(self._calls, directory, self._copied)
-        self._orphans = OrphanLedgers(env, store, settings.auditor_interval_s)
+        self._pace = Pace()
+        self._orphans = OrphanLedgers(env, store, self._pace, settings.auditor_interval_s)
         self._progress = AuditProgress()
         self._index = LedgerIndex()
         self._watch = BookieWatch(directory, settings.lost_bookie_grace_s, limbo, self._bookies_changed)
         self._checks = LedgerChecks(
             env, settings, self._records, self._client, self._index, self._watch, self._repaired, self._fail
         )
-        self._written: dict[int, None] = {}
-        self._due = IdSet()
+        self._due = DueLedgers(self._index, self._watch)
         self._walk = Walk()
         self.feed = LedgerFeed(int(identity.incarnation))
         """What bookies are told before they collect garbage. The coordinator's incarnation is its epoch."""
         self._changed = False
-        self._retries = True
-        """Whether the next round looks again at what lacked something."""
         self._wake = asyncio.Event()
         self._tasks = Tasks()
 
@@ -171,6 +173,11 @@ class Auditor:
 
     def wake(self) -> None:
         """Begin a round soon."""
+        self._wake.set()
+
+    def retry(self) -> None:
+        """Begin a round soon, and try again in it what failed, whenever that was."""
+        self._due.failed.hasten()
         self._wake.set()
 
     async def look_again(self) -> bool:
@@ -200,9 +207,7 @@ class Auditor:
                 continue
             if write.value is not None and write.expected_version is None:
                 self._orphans.created(ledger_id)
-            if len(self._written) < CHANGES_MAX:
-                self._written[ledger_id] = None
-            else:
+            if not self._due.write(ledger_id):
                 self._walk.due = True
 
     def unnamed(self, bookie: str, ledgers: Iterable[int]) -> UnnamedLedgers:
@@ -233,7 +238,7 @@ class Auditor:
             "bytes_to_go": sum(self._index.lengths[condition] for condition in INCOMPLETE),
             "round_ledgers": progress.round_ledgers,
             "repaired_total": progress.repaired_total,
-            "orphans_deleted_total": progress.orphans_deleted_total,
+            "orphans_deleted_total": self._orphans.deleted_total,
             "copied_entries_total": progress.copied_entries_total,
             "copied_bytes_total": progress.copied_bytes_total,
             "failures_total": progress.failures_total,
@@ -268,7 +273,7 @@ class Auditor:
                 self._progress.running = False
                 self._progress.round_ended.set()
                 self._progress.round_ended = asyncio.Event()
-            if not (failed or self._retries):
+            if not failed and self._unfinished():
                 continue
             if self._changed or repaired != self._progress.repaired_total:
                 pause_s = CHANGE_DELAY_S
@@ -284,9 +289,9 @@ class Auditor:
 
     def _next_pause_s(self, pause_s: float) -> float:
         pause_s = min(pause_s * 2, self._settings.auditor_interval_s, ROUND_PAUSE_MAX_S)
-        next_loss_s = self._watch.next_loss_s()
-        if next_loss_s is not None:
-            pause_s = min(pause_s, next_loss_s + CHANGE_DELAY_S)
+        for next_s in (self._watch.next_event_s(), self._due.failed.next_s()):
+            if next_s is not None:
+                pause_s = min(pause_s, next_s + CHANGE_DELAY_S)
         if self._watch.limbo_now() or self._damaged() or self._watch.draining():
             pause_s = min(pause_s, max(self._settings.lost_bookie_grace_s, CHANGE_DELAY_S))
         return pause_s
@@ -304,22 +309,19 @@ class Auditor:
         progress.checked = progress.round_ledgers = 0
         if self._watch.find_lost():
             progress.whole = False
-        await self._collect_orphans()
+        if not self._orphans.busy:
+            self._tasks.spawn(self._collect_orphans(), "search for ledgers that no record names")
         await self._repair_damage()
         limbo, new = self._watch.find_limbo()
         loop = asyncio.get_running_loop()
         if new or (self._walk.after is None and loop.time() >= self._walk.next_at):
             self._walk.due = True  # not because of the time while one is under way: it would begin again at its end
         self._walk.limbo.update(dict.fromkeys(new, self._walk.number + 1))
-        if self._retries:
-            self._due.update(self._index.retried.copy())
-        await self._expand()
-        self._retries = False
+        await self._due.expand()
         await self._look_at_due(loop.time() + ROUND_S)
         await self._walk_on(loop.time() + WALK_S)
-        self._retries = not (self._due.count or self._walk.due or self._walk.after is not None)
         progress.rounds += 1
-        complete = self._retries and not self._changed
+        complete = not self._unfinished() and not self._changed
         incomplete = any(self._index.counts[condition] for condition in (LedgerCondition.UNCHECKED, *INCOMPLETE))
         progress.whole = complete and not incomplete and not self._walk.malformed_found
         progress.finished_ms = self._env.clock.now_ms()
@@ -327,11 +329,20 @@ class Auditor:
             for bookie, reason in limbo.items():
                 await self._let_out(bookie, reason)
 
+    def _unfinished(self) -> bool:
+        """Whether the next round has something to do at once."""
+        return self._due.count > 0 or self._walk.due or self._walk.after is not None
+
     async def _collect_orphans(self) -> None:
+        """A task of its own: it may take many minutes."""
+        what = "the search for ledgers that no record names"
         try:
-            self._progress.orphans_deleted_total += await self._orphans.collect_due()
+            await self._orphans.collect_due(search=self._walk.done > 0)
         except MagnetarError as error:
-            self._fail("the search for ledgers that no record names", error)
+            self._fail(what, error)
+        except Exception as error:  # of any kind: the next round begins it again
+            logger.exception("the auditor met an unexpected error")
+            self._fail(what, error)
 
     async def _repair_damage(self) -> None:
         """What one bookie's damage meets must keep nothing else from its repair."""
@@ -341,33 +352,15 @@ class Auditor:
             except MagnetarError as error:
                 self._fail(f"the damaged entries of bookie {bookie}", error)
 
-    async def _expand(self) -> None:
-        """Put what was written, and the ledgers of bookies that changed, into what is due."""
-        written, self._written = self._written, {}
-        self._due.update(written)
-        while self._watch.changed:
-            bookie = next(iter(self._watch.changed))
-            del self._watch.changed[bookie]
-            condition = LedgerCondition.MOVING if bookie in self._watch.lost else LedgerCondition.UNCHECKED
-            for number, ledger_id in enumerate(self._index.of(bookie)):
-                known = self._index.find(ledger_id)
-                if known is not None and known.condition in (LedgerCondition.WHOLE, LedgerCondition.FILLED):
-                    self._index.set_condition(ledger_id, condition)
-                self._due.add(ledger_id)
-                if number % LEDGERS_PER_PAGE == LEDGERS_PER_PAGE - 1:
-                    await asyncio.sleep(0)
-
     async def _look_at_due(self, ends: float) -> None:
-        left: list[int] = []
         while self._due.count and asyncio.get_running_loop().time() < ends:
             ledger_ids = self._due.take(LEDGERS_PER_PAGE)
             try:
                 found = await self._store.get_many([metadata_keys.ledger(one) for one in ledger_ids])
-                left += await self._look(list(zip(ledger_ids, found, strict=True)), ends)
+                await self._look(list(zip(ledger_ids, found, strict=True)), ends)
             except BaseException:
-                self._due.update(ledger_ids)
+                self._due.add(ledger_ids)
                 raise
-        self._due.update(left)
 
     async def _walk_on(self, ends: float) -> None:
         walk, loop = self._walk, asyncio.get_running_loop()
@@ -381,10 +374,10 @@ class Auditor:
             self._index.begin_walk()
         while walk.after is not None and loop.time() < ends:
             page = await self._store.list(metadata_keys.LEDGERS_PREFIX, after=walk.after, limit=LEDGERS_PER_PAGE)
-            self._due.update(await self._look(self._by_ledger(page), ends))
+            await self._look(self._by_ledger(page), ends)
             if len(page) == LEDGERS_PER_PAGE:
                 walk.after = page[-1][0]
-                await asyncio.sleep(len(page) / LEDGERS_PER_S_MAX)
+                await self._pace.keep(len(page))
             else:
                 walk.after = None
                 walk.malformed_found = walk.malformed
@@ -402,9 +395,10 @@ class Auditor:
                 self._fail(f"the record with the key {key}", error)
         return found
 
-    async def _look(self, found: Sequence[tuple[int, Versioned | None]], ends: float) -> list[int]:
-        """The ledgers that there was no time to repair."""
+    async def _look(self, found: Sequence[tuple[int, Versioned | None]], ends: float) -> None:
+        """What there is no time for stays due."""
         records: list[LedgerRecord] = []
+        failed: list[int] = []
         for ledger_id, stored in found:
             if stored is None:
                 self._index.remove(ledger_id)
@@ -414,10 +408,11 @@ class Auditor:
             except MetadataError as error:
                 self._fail(f"ledger {ledger_id}", error)
                 self._index.put(ledger_id, UNREADABLE, stored.version, 0, LedgerCondition.LACKING)
+                failed.append(ledger_id)
         self._progress.round_ledgers += len(found)
         looked = await self._checks.look(records, self._repair, ends)
         self._progress.checked += looked.closed
-        return looked.left
+        self._due.looked([ledger_id for ledger_id, _ in found], looked.left, [*looked.failed, *failed])
 
     def _repaired(self) -> None:
         self._progress.repaired_total += 1

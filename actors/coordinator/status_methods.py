@@ -39,7 +39,7 @@ class StatusMethods:
 
     async def rpc_audit(self, connection: RpcConnection) -> None:
         """Begin a round of the auditor now."""
-        self._office.auditor.wake()
+        self._office.auditor.retry()
 
     async def rpc_ledger_changes(self, connection: RpcConnection, epoch: int, since: int) -> LedgerChanges:
         """See `LedgerFeed.changes`."""

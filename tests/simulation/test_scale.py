@@ -24,11 +24,14 @@ OF_ONE_BOOKIE = (
     "that bookie comes back",
     "a bookie dies: its ledgers get other bookies",
     "collection of a bookie after that repair",
+    "a bookie is lost, and there is no spare",
+    "a spare joins: those ledgers get it",
 )
 OF_WHAT_CHANGED = (
     "auditor round, nothing changed",
     "collection of a bookie, nothing changed",
     "a bookie goes away, not yet lost",
+    "auditor round, a bookie is lost, and no spare",
     "the dead bookie comes back",
     "1,000 ledgers are deleted",
     "auditor round after that",
@@ -53,7 +56,7 @@ async def test_costs_of_events_of_bookies_are_those_of_the_ledgers_that_changed(
     few = await ledgers.measure(MEMBERS, TOPICS)
     many = await ledgers.measure(MEMBERS, 2 * TOPICS)
     assert few.keys() == many.keys() == {*OF_ALL_TOPICS, *OF_ONE_BOOKIE, *OF_WHAT_CHANGED}
-    for what in OF_WHAT_CHANGED[:4]:
+    for what in OF_WHAT_CHANGED[:5]:
         assert few[what]._replace(messages=0, size_bytes=0) == NOTHING
         assert few[what]._replace(size_bytes=0) == many[what]._replace(size_bytes=0)
     of_a_bookie = DELETED * COPIES / MEMBERS
@@ -66,6 +69,11 @@ async def test_costs_of_events_of_bookies_are_those_of_the_ledgers_that_changed(
         assert death.transactions == death.written and death.read == 2 * death.written
         assert 2 * death.written <= death.messages <= 2 * death.written + QUESTIONS_OF_A_BOOKIE
         assert costs["that bookie comes back"].read == death.written
+        lost, helped = costs["a bookie is lost, and there is no spare"], costs["a spare joins: those ledgers get it"]
+        assert lost.written == lost.transactions == 0 and lost.messages <= QUESTIONS_OF_A_BOOKIE
+        assert costs["auditor round, a bookie is lost, and no spare"] == NOTHING
+        assert helped.written == helped.transactions == lost.read and helped.read == 2 * lost.read
+        assert 2 * helped.written <= helped.messages <= 2 * helped.written + QUESTIONS_OF_A_BOOKIE
     for what in (*OF_ALL_TOPICS, *OF_ONE_BOOKIE):
         assert many[what].read <= 2.5 * few[what].read + DELETED
     for what in OF_ONE_BOOKIE:

@@ -2,13 +2,13 @@
 
 The coordinator's office, its auditor, a bookie's collection and the metadata are the real ones. Bookies answer the
 auditor as if every copy always succeeded. One of them, `MEASURED`, has a real store, which knows its ledgers but holds
-no entries. Waits are left out, so a walk is not held back to `LEDGERS_PER_S_MAX`.
+no entries. Waits are left out, so walks and searches are not held back to `RECORDS_PER_S_MAX`.
 """
 
 import random
 from functools import partial
 
-from magnetar.actors.auditor import service as auditor_service
+from magnetar.actors.auditor import pace
 from magnetar.actors.auditor.index import LedgerCondition
 from magnetar.actors.auditor.repair import LedgerRepair
 from magnetar.actors.bookie.collecting import Collecting
@@ -144,12 +144,12 @@ class LedgerScale:
         records.keys = sorted(records.by_key)
         await self.store.allocate(metadata_keys.LEDGER_COUNTER, self._topics + 1)
 
-    def list_bookies(self, *, without: str = "") -> None:
-        """Tell the coordinator which bookies are alive."""
-        infos = [BookieInfo(name, "host", 1 + at) for at, name in enumerate(self._names) if name != without]
-        self.office.bookies.update(infos)
+    def list_bookies(self, *, without: str = "", full: bool = False, spare: str = "") -> None:
+        """Tell the coordinator which bookies are alive. If their disks are full, only the `spare` takes copies."""
+        infos = [BookieInfo(name, "host", 1 + at, not full) for at, name in enumerate(self._names) if name != without]
+        self.office.bookies.update([*infos, BookieInfo(spare, "host", 1)] if spare else infos)
 
-    async def take_office(self) -> None:
+    async def take_office(self, *, full: bool = False) -> None:
         """A coordinator starts: it reads what it keeps in memory."""
         self.office = await Office.open(
             self._env, self.store, CLUSTER, RootKeys(b"scale"), self._settings, lambda: None
@@ -158,13 +158,13 @@ class LedgerScale:
         await auditor._calls.close()
         auditor._calls = self._calls  # type: ignore[assignment]
         auditor._repair = LedgerRepair(self._calls, self.office.bookies, auditor._copied)  # type: ignore[arg-type]
-        self.list_bookies()
+        self.list_bookies(full=full)
 
     async def rounds(self) -> None:
         """Rounds of the auditor, until nothing is due."""
         auditor = self.office.auditor
         await auditor.round()
-        while auditor._due.count or auditor._written or auditor._walk.after is not None:
+        while auditor._unfinished() or auditor._due.written_count:
             await auditor.round()
 
     def check(self) -> None:
@@ -208,10 +208,11 @@ class LedgerScale:
         await self._ledgers_are_deleted()
         await self.office.close()
         with self.event("coordinator restarts"):
-            await self.take_office()
+            await self.take_office(full=True)
         await self._search_and_walk("restart")
         with self.event("collection of a bookie after that restart"):
             await self.collect()
+        await self._bookie_is_lost_without_a_spare()
         await self.office.close()
         await self.bookie.store.close()
 
@@ -241,6 +242,22 @@ class LedgerScale:
         with self.event("collection of a bookie after that repair"):
             await self.collect()
 
+    async def _bookie_is_lost_without_a_spare(self) -> None:
+        gone, auditor = self._names[-1], self.office.auditor
+        auditor._watch._grace_s = 0.0
+        with self.event("a bookie is lost, and there is no spare"):
+            self.list_bookies(without=gone, full=True)
+            await self.rounds()
+        waiting = auditor._index.counts[LedgerCondition.FILLED]
+        assert waiting == sum(1 for _ in auditor._index.of(gone)) > 0
+        with self.event("auditor round, a bookie is lost, and no spare"):
+            await self.rounds()
+        with self.event("a spare joins: those ledgers get it"):
+            self.list_bookies(without=gone, full=True, spare="spare")
+            await self.rounds()
+        assert sum(1 for _ in auditor._index.of("spare")) == waiting
+        self.check()
+
     async def _ledgers_are_deleted(self) -> None:
         chosen = random.Random(SEED).sample(range(1, self._topics + 1), DELETED)
         held = self.bookie.store.entries.ledgers
@@ -263,9 +280,9 @@ async def measure(bookies: int, topics: int) -> dict[str, Costs]:
     await scale.fill()
     print(f"\n{bookies} bookies, {topics} topics with a ledger each, {COPIES} copies")
     Event.print_head()
-    paced, auditor_service.LEDGERS_PER_S_MAX = auditor_service.LEDGERS_PER_S_MAX, 1 << 30
+    paced, pace.RECORDS_PER_S_MAX = pace.RECORDS_PER_S_MAX, 1 << 30
     try:
         await scale.run()
     finally:
-        auditor_service.LEDGERS_PER_S_MAX = paced
+        pace.RECORDS_PER_S_MAX = paced
     return scale.costs

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.actors.auditor.index import RETRIED, IdSet, LedgerCondition, LedgerIndex
+from magnetar.actors.auditor.index import WAITING, IdSet, LedgerCondition, LedgerIndex
 
 ENSEMBLES = [("a", "b", "c"), ("a", "b", "d"), ("b", "c", "d"), ("e",)]
 CHANGES = st.lists(
@@ -33,7 +33,8 @@ def test_it_answers_as_a_table_of_all_ledgers_would(changes) -> None:
     for condition in LedgerCondition:
         found = [one for one in table.values() if one[3] is condition]
         assert (index.counts[condition], index.lengths[condition]) == (len(found), sum(one[2] for one in found))
-    assert list(index.retried.copy()) == [one for one in sorted(table) if table[one][3] in RETRIED]
+    for condition in WAITING:
+        assert list(index.waiting[condition].copy()) == [one for one in sorted(table) if table[one][3] is condition]
     for ledger_id in table:
         index.remove(ledger_id)
     assert index.count == 0 and not index._pages and not index._of_bookie and not index._by_bookies
@@ -61,6 +62,7 @@ def test_a_set_of_ids_is_sorted_and_without_doubles(changes, taken) -> None:
         (ids.add if adds else ids.discard)(item)
         (expected.add if adds else expected.discard)(item)
     assert list(ids.copy()) == sorted(expected) and ids.count == len(expected)
+    assert [item for item in range(6001) if item in ids] == sorted(expected)
     assert ids.take(taken) == sorted(expected)[:taken]
     assert ids.count == len(expected) - taken and list(ids.copy()) == sorted(expected)[taken:]
 

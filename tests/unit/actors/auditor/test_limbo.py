@@ -163,6 +163,9 @@ async def test_a_ledger_that_its_broker_never_named_keeps_no_bookie_in_limbo(mad
     monkeypatch.setattr(orphan_ledgers, "ORPHAN_AFTER_S", 0.0)
     auditor.written([Write(metadata_keys.ledger(one), None, None) for one in (1, 2)])
     await auditor.round()
+    await until(lambda: not auditor._orphans.busy)
+    auditor.written([Write(metadata_keys.ledger(one), None, 1) for one in (1, 2)])
+    await auditor.round()
     assert checks.let_out == [("bookie-2", "a loss")]
     assert auditor.status()["orphans_deleted_total"] == 2
     assert await auditor._store.get(metadata_keys.ledger(2)) is None
