@@ -39,12 +39,14 @@ REPAIRS_UNDER_WAY_MAX = 8
 
 
 class Looked(NamedTuple):
-    """How many closed ledgers were looked at, which of them there was no time to repair, and which ledgers have to be
-    tried again because something failed."""
+    """What a look has found."""
 
     closed: int
+    """How many closed ledgers were looked at."""
     left: list[int]
+    """Those of them that there was no time to repair."""
     failed: list[int]
+    """Ledgers, open ones too, that have to be tried again."""
 
 
 class Settled(enum.Enum):

@@ -1,16 +1,14 @@
 """Which ledgers have to be looked at now, and what makes the auditor look at the others again.
 
-A round looks at the ledgers that are due here, and at no others. A look ends in one of these states:
+A round looks at the ledgers that are due here, and at no others. A look ends in one of these states. The numbers say
+what makes the ledger due again:
 
-    state                           what makes the ledger due again
-    WHOLE, OPEN                     1, 2
-    FILLED      (waits for a spare) 1, 2, 3
-    OPEN_LACKING    (waits to be    1, 2, 3, 4
-                    recovered)
-    OPEN_DOUBTFUL   (the same)      1, 2, 4
-    any, and the look failed        the same, and 5
-    LACKING                         it failed: the same, and 5
-    no time was left for it         it stays due
+- WHOLE and OPEN: 1 and 2.
+- FILLED, which waits for a spare: 1, 2 and 3.
+- OPEN_LACKING, which waits to be recovered: 1 to 4.
+- OPEN_DOUBTFUL, the same: 1, 2 and 4.
+- LACKING, and each state in which something failed: the same, and 5.
+- Where there was no time for a ledger, it stays due.
 
 1. Its record was written. The coordinator carries every write of a record, and tells.
 2. One of its bookies registered, was lost, drains or no longer drains, became read-only or writable, or entered or
@@ -19,9 +17,9 @@ A round looks at the ledgers that are due here, and at no others. A look ends in
    In short: it takes copies, and did not before.
 4. A bookie of any ledger has been away, in limbo or draining for twice the grace. Then the auditor may recover open
    ledgers, as `service` describes.
-5. Time. The first pause is `RETRY_PAUSES_S[0]`. It doubles with each failure, up to the last of them. 1, 2 and 3 begin
-   anew with the first pause, and so does an operator (`hasten`). So a repair that failed for some time is tried again
-   after about as long a time.
+5. Time. The first pause is `RETRY_PAUSES_S[0]`. It doubles with each failure, up to the last of them. After 1, 2 or 3
+   the first pause is the next one again. An operator has all of them tried at once (`hasten`). So a repair that failed
+   for some time is tried again after about as long a time.
 
 A walk looks at all ledgers, whatever their state.
 

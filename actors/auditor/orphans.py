@@ -22,10 +22,10 @@ longer.
 `pace` holds the search back, so with a million topics it takes half an hour. What it rests on, however long it takes:
 
 - Reading the names finds at least those that existed all the time. A record keeps its key, and pages are read in the
-  order of keys. A name does not move from one record to another, with one exception: a pin names ledgers that a chain
-  names, and may be the last to name them. Pins are read behind chains (`RECORD_KINDS`).
-- A name that came after the first page of step 2 is not found for certain. It was written with a version that was given
-  before step 1, and is refused; or it was written before step 1, and existed all the time.
+  order of keys. A name does not move from one record to another, with one exception. A pin names ledgers that a chain
+  names, and may be the last to name them. So pins are read behind chains (`RECORD_KINDS`).
+- A name that came after the first page of step 2 is not found for certain. Its write required a version from before
+  step 1, so it is refused. A name that was written before step 1 existed all the time.
 - A ledger that was created after the ledgers were listed is not judged by this search. It stays a suspect.
 - Records that were written while the search goes on are read by it: what they name is neither marked nor a suspect.
 - When the search fails at any step, nothing is deleted, and the suspects stay. It is begun again after a pause, which
@@ -46,7 +46,7 @@ from ...storage.metadata.ledger_metadata import LedgerMetadata
 from ...storage.metadata.ledger_records import LedgerRecords
 from ...storage.metadata.store import MetadataStore
 from .index import IdSet
-from .pace import Pace
+from .pace import ReadPace
 from .record_kinds import RECORD_KINDS
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,9 @@ NAMING = tuple(kind.prefix for kind in RECORD_KINDS if kind.names_ledgers)
 class OrphanLedgers:
     """See the module."""
 
-    def __init__(self, env: Environment, store: MetadataStore, pace: Pace, search_interval_s: float = 86_400.0) -> None:
+    def __init__(
+        self, env: Environment, store: MetadataStore, pace: ReadPace, search_interval_s: float = 86_400.0
+    ) -> None:
         self.busy = False
         """Whether `collect_due` is under way."""
         self.deleted_total = 0
@@ -200,7 +202,7 @@ class OrphanLedgers:
         self._unnamed_since.pop(ledger_id, None)
 
     def _changed(self, ledger_id: int, error: BadVersion) -> None:
-        """It is kept. The wait begins anew."""
+        """It is kept. The wait begins again."""
         logger.debug("ledger %d is in use: %s", ledger_id, error)
         self._unnamed_since.pop(ledger_id, None)
         self._unnamed_since[ledger_id] = asyncio.get_running_loop().time()

@@ -9,7 +9,7 @@ import asyncio
 RECORDS_PER_S_MAX = 2000
 
 
-class Pace:
+class ReadPace:
     """See the module."""
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ from .due import DueLedgers
 from .index import HOLDING_BACK, INCOMPLETE, LedgerCondition, LedgerIndex
 from .ledger_feed import LedgerFeed
 from .orphans import OrphanLedgers
-from .pace import Pace
+from .pace import ReadPace
 from .repair import LedgerRepair
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class Auditor:
         self._client = BookieClient(env, identity, keys, settings, directory)
         self._calls = MemberCalls(env, identity, keys, lambda bookie: _find(directory, bookie), BookieContract)
         self._repair = LedgerRepair(self._calls, directory, self._copied)
-        self._pace = Pace()
+        self._pace = ReadPace()
         self._orphans = OrphanLedgers(env, store, self._pace, settings.auditor_interval_s)
         self._progress = AuditProgress()
         self._index = LedgerIndex()

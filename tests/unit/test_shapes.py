@@ -32,7 +32,6 @@ METHODS: dict[str, int] = {
     "storage/managed/managed_ledger.py:ManagedLedger": 36,
 }
 ATTRIBUTES: dict[str, int] = {
-    "actors/auditor/service.py:Auditor": 21,
     "actors/bookie/service.py:BookieService": 22,
     "actors/connections/connection.py:ServerConnection": 24,
     "actors/members/coordinator_link.py:CoordinatorClient": 24,

@@ -71,7 +71,7 @@ class World:
             self.cluster.directory,
             lambda: dict(self.limbo),
         )
-        self.auditor._repair = self
+        self.auditor._repair = self  # type: ignore[assignment]
         self.auditor._orphans.busy = True  # no record names the ledgers of these tests: they are not searched for
 
     # -- in the place of others ----------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ async def lose_a(world):
 
 
 @pytest.mark.parametrize("before", ["away", "full", "draining", "limbo"])
-async def test_without_a_spare_a_round_costs_nothing_and_each_kind_of_spare_is_used_at_once(world, before):
+async def test_without_a_spare_rounds_cost_nothing_and_each_kind_of_spare_is_used(world, before):
     world.list(d=before)
     await lose_a(world)
     assert await world.pass_time(3600.0) == NOTHING
@@ -216,7 +216,7 @@ async def test_the_lost_bookie_itself_may_come_back(world):
     assert world.count(LedgerCondition.WHOLE) == LEDGERS and await world.bookies_of(1) == [A, B, C]
 
 
-async def test_a_bookie_that_drains_without_a_spare_costs_nothing_whatever_else_comes_and_goes(world):
+async def test_a_drain_without_a_spare_costs_nothing_whatever_else_comes_and_goes(world):
     world.list(a="up", b="up", c="up", d="full", e="full")
     for ledger_id in range(1, LEDGERS + 1):
         await world.ledger(ledger_id)
@@ -360,7 +360,7 @@ async def test_an_open_ledger_waits_for_its_time_and_then_for_a_spare(world):
 
 
 @pytest.mark.parametrize("state", ["limbo", "draining"])
-async def test_an_open_ledger_of_a_live_bookie_that_waits_for_its_end_is_recovered_in_time(world, state):
+async def test_an_open_ledger_on_a_bookie_in_limbo_or_draining_is_recovered_in_time(world, state):
     world.auditor._calls = SimpleNamespace(of=lambda bookie: SimpleNamespace(clear_limbo=cleared), close=cleared)
     world.list(a="up", b="up", c="up")
     await world.ledger(1, state=LedgerState.OPEN)
@@ -395,9 +395,7 @@ async def test_a_record_that_cannot_be_decoded_is_read_again_when_it_is_written(
 
 
 @pytest.mark.parametrize("seed", range(30))
-async def test_whatever_happens_in_whatever_order_all_is_repaired_without_a_walk_once_it_can_be(
-    world, monkeypatch, seed
-):
+async def test_whatever_happens_all_is_repaired_without_a_walk_once_it_can_be(world, monkeypatch, seed):
     """Bookies change at any moment, also in the middle of looks. Copies fail now and then."""
     random = Random(seed)
     monkeypatch.setattr(due_module, "LEDGERS_PER_TURN", 2)

@@ -7,7 +7,7 @@ import pytest
 from magnetar.actors.auditor import orphans as orphan_ledgers
 from magnetar.actors.auditor import pace as pace_module
 from magnetar.actors.auditor.orphans import OrphanLedgers
-from magnetar.actors.auditor.pace import Pace
+from magnetar.actors.auditor.pace import ReadPace
 from magnetar.actors.auditor.record_kinds import RECORD_KINDS
 from magnetar.protocol.errors import ConditionFailed, MetadataError, MetadataUnavailable
 from magnetar.storage.managed.cursor_record import CursorRecord
@@ -36,7 +36,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def orphans(cluster):
-    return OrphanLedgers(cluster.env, cluster.metadata, Pace())
+    return OrphanLedgers(cluster.env, cluster.metadata, ReadPace())
 
 
 async def open_(cluster, epoch=1):
@@ -254,7 +254,7 @@ def at_pass(orphans, number, action):
 
 async def test_walk_and_search_share_one_rate(monkeypatch):
     monkeypatch.setattr(pace_module, "RECORDS_PER_S_MAX", 1000)
-    pace, loop = Pace(), asyncio.get_running_loop()
+    pace, loop = ReadPace(), asyncio.get_running_loop()
     started = loop.time()
     turns = [0]
 
@@ -344,7 +344,7 @@ async def test_names_that_come_during_a_search_are_read_by_it_however_many(clust
     assert await list_all(cluster.metadata, metadata_keys.LEDGERS_PREFIX) == before, "none is marked"
 
 
-async def test_a_ledger_that_changes_between_mark_and_deletion_is_kept_and_stays_a_suspect(cluster, orphans):
+async def test_a_ledger_that_changes_before_its_deletion_stays_a_suspect(cluster, orphans):
     """The auditor itself may repair it."""
     writer = await cluster.ledgers.create()
     done = at_pass(orphans, 2, writer.close)
@@ -438,7 +438,7 @@ async def test_a_search_that_fails_deletes_nothing_and_forgets_nothing(cluster, 
         assert not orphans.busy and orphans.suspected == 1 and len(await ledgers_in(cluster)) == 1
     assert [round(pause / 60.0) for pause in pauses] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     monkeypatch.setattr(cluster.metadata, "delete", delete)
-    again = OrphanLedgers(cluster.env, cluster.metadata, Pace())
+    again = OrphanLedgers(cluster.env, cluster.metadata, ReadPace())
     for name in ("_unnamed_since", "_pause_s"):
         setattr(again, name, getattr(orphans, name))
     assert await again.collect_due() == 1 and not again.suspected
