@@ -104,6 +104,10 @@ def _delete_another_owners_ledgers(stack: ExitStack) -> None:
     replace(stack, CursorStorage, "delete", ledgers_first)
 
 
+def _overlook_spares(stack: ExitStack) -> None:
+    replace(stack, BookieWatch, "spares_came", property(lambda self: False, lambda self, came: None), create=True)
+
+
 REPAIR = (
     Mutant("forgetful scrub", "damage that is found is not written down", "I8 copies", _forget_damage),
     Mutant("forgotten kind", "the search for orphans does not know cursors", "I9", _forget_a_record_kind),
@@ -127,5 +131,8 @@ REPAIR = (
         "cluster",
     ),
     Mutant("hollow copy", "entries that no source returned count as copied", "I1", _count_what_no_source_has),
+    Mutant(
+        "no news of spares", "ledgers that wait for a spare are not told of one", "I8", _overlook_spares, "draining"
+    ),
     Mutant("limbo lives", "a bookie in limbo counts as live for open ledgers", "I8", _take_limbo_for_life),
 )
