@@ -1,7 +1,7 @@
 """`magnetar status` and `magnetar settings` as tables."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich import filesize
 from rich.box import SIMPLE
@@ -17,7 +17,7 @@ from ..protocol.cluster_status import (
     MemberStatus,
     ProcessStatus,
 )
-from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_COORDINATOR
+from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_BOOKIE, ROLE_COORDINATOR
 from ..runtime.settings.declarations import Settings
 from ..runtime.settings.text import unit_of
 
@@ -76,7 +76,8 @@ def print_settings(console: Console) -> None:
 def _lines(status: ClusterStatus) -> list[str]:
     lines = [f"topics     {status['topics']}, of which {status['assignments']} partitions are assigned"]
     lines += _versions(status)
-    lines += _copies(status.get("auditor"))
+    machines = {member["host"] for member in status["members"] if member["role"] == ROLE_BOOKIE}
+    lines += _copies(status.get("auditor"), machines)
     lines += _damage(status["members"])
     lines += _restored(status)
     missing = sorted(set(status["registered_bookies"]) - {member["id"] for member in status["members"]})
@@ -129,8 +130,11 @@ def _restored(status: ClusterStatus) -> list[str]:
     ]
 
 
-def _copies(auditor: AuditorStatus | None) -> list[str]:
-    """Whether every entry lies on as many bookies as it should, and how far its repair has come."""
+def _copies(auditor: AuditorStatus | None, machines: Collection[str]) -> list[str]:
+    """Whether every entry lies on as many bookies as it should, and how far its repair has come.
+
+    Where all bookies are on one machine, nothing is said of copies that are on one machine.
+    """
     if not auditor:
         return []
     if not auditor["rounds"]:
@@ -152,6 +156,11 @@ def _copies(auditor: AuditorStatus | None) -> list[str]:
         lines.append(f"copies     being checked again, because the list of bookies changed ({done})")
     elif auditor["copied_entries_total"]:
         lines.append(f"copies     complete ({done})")
+    if auditor.get("crowded") and len(machines) > 1:
+        lines.append(
+            f"[yellow]crowded    {auditor['crowded']} ledgers have two copies on one machine: they move when there is "
+            "a bookie on another one[/yellow]"
+        )
     if auditor["lost_bookies"]:
         lines.append(
             f"[yellow]lost       {', '.join(auditor['lost_bookies'])}: the auditor copies their ledgers to other "

@@ -132,7 +132,7 @@ class AuditorStatus(TypedDict):
     """The auditor: its progress, the bookies that are lost or in limbo, damaged entries by bookie.
 
     `incomplete` counts ledgers that lack copies, `bytes_to_go` is their length, `to_check` counts those that it still
-    has to look at.
+    has to look at. `crowded` counts those that lack none, but have two copies of an entry on one machine.
     """
 
     rounds: int
@@ -142,6 +142,7 @@ class AuditorStatus(TypedDict):
     open_ledgers: int
     checked: int
     incomplete: int
+    crowded: int
     to_check: int
     bytes_to_go: int
     round_ledgers: int

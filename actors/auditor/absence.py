@@ -8,7 +8,8 @@ A bookie:
 
 `changed` names those whose ledgers have to be looked at again. A bookie that registered may lack what was written
 meanwhile. The ledgers of one that was lost need other bookies. `spares_came` says that a bookie takes copies now and
-did not before. `due` takes both notes, and puts them back if it cannot use them.
+did not before, `machines_came` that it is on a machine on which no other one did. `due` takes these notes, and puts
+them back if it cannot use them.
 """
 
 import asyncio
@@ -34,6 +35,7 @@ class BookieWatch:
     ) -> None:
         self.changed: dict[str, None] = {}
         self.spares_came = False
+        self.machines_came = False
         self.lost: dict[str, None] = {}
         self.limbo_since: dict[str, float] = {}
         """Also of those that drain: both wait for ledgers to be closed."""
@@ -53,6 +55,8 @@ class BookieWatch:
     def _bookies_changed(self) -> None:
         now = asyncio.get_running_loop().time()
         latest = self._directory.bookies
+        if not _machines(latest.values()) <= _machines(self._known.values()):
+            self.machines_came = True
         for bookie, info in latest.items():
             self._absent_since.pop(bookie, None)
             if not info.draining:
@@ -150,3 +154,8 @@ class BookieWatch:
         named = list(bookies)
         away = [bookie for bookie in named if self._absent_since.get(bookie, before + 1) <= before]
         return away, [bookie for bookie in named if self.limbo_since.get(bookie, before + 1) <= before]
+
+
+def _machines(bookies: Iterable[BookieInfo]) -> set[str]:
+    """Those on which copies can be put."""
+    return {info.node for info in bookies if info.writable and info.node}

@@ -3,11 +3,11 @@
 A look at some records, in this order:
 
 1. each live bookie is asked which of its pieces of these ledgers it lacks, all in one question;
-2. a closed ledger that lacks nothing, and whose bookies are all live, is whole;
+2. a closed ledger that lacks nothing, whose bookies are all live, and are on different machines, is whole;
 3. each other closed ledger is repaired as `plan` says: missing entries are copied to the live bookies that lack them.
-   Then slots of lost bookies are given to spares, and thin ledgers get more copies. In both, the entries are copied
-   first. The record changes by compare-and-set after all copies are durable. `REPAIRS_UNDER_WAY_MAX` ledgers are under
-   way at a time;
+   Then slots of lost bookies are given to spares, thin ledgers get more copies, and copies on one machine, or in one
+   zone, are given to spares elsewhere. In all three, the entries are copied first. The record changes by
+   compare-and-set after all copies are durable. `REPAIRS_UNDER_WAY_MAX` ledgers are under way at a time;
 4. an open ledger stays as it is, unless it has no owner: see `service`.
 
 Crash points: the copying bookie, a source and this process may end at any step. Until the compare-and-set the record
@@ -24,13 +24,14 @@ from ...protocol.errors import BadVersion, MagnetarError, NoSuchKey
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_client import BookieClient
+from ...storage.ledger.ensemble import Clashes
 from ...storage.ledger.recovery import LedgerRecovery
 from ...storage.metadata.ledger_metadata import LedgerMetadata
 from ...storage.metadata.ledger_records import LedgerRecord, LedgerRecords
 from ..members.contracts_bookie import Part
 from .absence import BookieWatch
 from .index import LedgerCondition, LedgerIndex
-from .plan import Change, Piece, pieces_of, replace_lost, thicken
+from .plan import Change, Piece, crowding, pieces_of, replace_lost, spread, thicken
 from .repair import LedgerRepair
 
 logger = logging.getLogger(__name__)
@@ -147,26 +148,33 @@ class LedgerChecks:
         self, record: LedgerRecord, lacks: dict[Piece, None], repair: LedgerRepair, ends: float
     ) -> Settled:
         """Repair one closed ledger and put it into the index."""
-        metadata = record.metadata
-        if not lacks and not metadata.under_replicated and all(map(self._watch.stays, metadata.bookies)):
+        metadata, place_of = record.metadata, self._watch.place_of
+        complete = not lacks and self._is_complete(metadata)
+        if complete and crowding(metadata, place_of) == Clashes():
             self._put(record, LedgerCondition.WHOLE)
             return Settled.DONE
         condition, settled = LedgerCondition.LACKING, Settled.FAILED
         async with self._places:
             if asyncio.get_running_loop().time() >= ends:
                 lost = any(bookie in self._watch.lost for bookie in metadata.bookies)
-                self._put(record, LedgerCondition.MOVING if lost else LedgerCondition.LACKING)
+                unfinished = LedgerCondition.MOVING if lost else LedgerCondition.LACKING
+                self._put(record, self._condition_of(metadata) if complete else unfinished)
                 return Settled.LEFT
             try:
                 await self._fill(metadata, lacks, repair)
                 condition = LedgerCondition.FILLED
-                spares, place_of = self._watch.spares(), self._watch.place_of
+                spares = self._watch.spares()
                 change = replace_lost(metadata, self._watch.lost, spares, self._copies_given, place_of)
                 if change is not None:
                     record = await self._carry_out(record, change, repair)
                 change = thicken(record.metadata, self._settings.write_quorum, spares, self._copies_given, place_of)
                 if change is not None:
                     record = await self._carry_out(record, change, repair)
+                if self._is_complete(record.metadata):
+                    condition = self._condition_of(record.metadata)
+                    change = spread(record.metadata, spares, self._copies_given, place_of)
+                    if change is not None:
+                        record = await self._carry_out(record, change, repair)
             except (BadVersion, NoSuchKey) as error:
                 logger.debug("ledger %d changed while it was repaired: %s", metadata.ledger_id, error)
                 condition = LedgerCondition.LACKING
@@ -174,10 +182,18 @@ class LedgerChecks:
                 self._on_failure(f"ledger {metadata.ledger_id}", error)
             else:
                 settled = Settled.DONE
-                if not record.metadata.under_replicated and all(map(self._watch.stays, record.metadata.bookies)):
-                    condition = LedgerCondition.WHOLE
+                if self._is_complete(record.metadata):
+                    condition = self._condition_of(record.metadata)
         self._put(record, condition)
         return settled
+
+    def _is_complete(self, metadata: LedgerMetadata) -> bool:
+        """Whether it lacks nothing, if its bookies hold what they should."""
+        return not metadata.under_replicated and all(map(self._watch.stays, metadata.bookies))
+
+    def _condition_of(self, metadata: LedgerMetadata) -> LedgerCondition:
+        """That of a ledger that lacks nothing."""
+        return LedgerCondition.CROWDED if crowding(metadata, self._watch.place_of).nodes else LedgerCondition.WHOLE
 
     async def _fill(self, metadata: LedgerMetadata, lacks: dict[Piece, None], repair: LedgerRepair) -> None:
         """Copy what is missing on live bookies."""

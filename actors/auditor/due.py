@@ -5,6 +5,7 @@ what makes the ledger due again:
 
 - WHOLE and OPEN: 1 and 2.
 - FILLED, which waits for a spare: 1, 2 and 3.
+- CROWDED, which waits for a machine: 1, 2 and 6.
 - OPEN_LACKING, which waits to be recovered: 1 to 4.
 - OPEN_DOUBTFUL, the same: 1, 2 and 4.
 - LACKING, and each state in which something failed: the same, and 5.
@@ -20,8 +21,9 @@ what makes the ledger due again:
 5. Time. The first pause is `RETRY_PAUSES_S[0]`. It doubles with each failure, up to the last of them. After 1, 2 or 3
    the first pause is the next one again. An operator has all of them tried at once (`hasten`). So a repair that failed
    for some time is tried again after about as long a time.
+6. A bookie became a spare on a machine that had none.
 
-A walk looks at all ledgers, whatever their state.
+A walk looks at all ledgers, whatever their state. So it finds better zones for copies, too.
 
 No event is lost. The list of bookies and the writes are noted at once, wherever the round is. A note stays until
 `expand` takes it, at the beginning of a round. No look is under way then, so the result of each look that began before
@@ -37,6 +39,7 @@ from .index import IdSet, LedgerCondition, LedgerIndex
 
 RETRY_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0)
 WRITTEN_MAX = 100_000
+SETTLED = (LedgerCondition.WHOLE, LedgerCondition.FILLED, LedgerCondition.CROWDED)
 LEDGERS_PER_TURN = 500
 """Ledgers that become due before other work of the loop gets its turn."""
 
@@ -164,6 +167,13 @@ class DueLedgers:
             except BaseException:
                 self._watch.spares_came = True
                 raise
+        if self._watch.machines_came:
+            self._watch.machines_came = False
+            try:
+                await self._renew_many(waiting[LedgerCondition.CROWDED].copy())
+            except BaseException:
+                self._watch.machines_came = True
+                raise
         while self._watch.changed:
             bookie = next(iter(self._watch.changed))
             del self._watch.changed[bookie]
@@ -177,7 +187,7 @@ class DueLedgers:
         condition = LedgerCondition.MOVING if bookie in self._watch.lost else LedgerCondition.UNCHECKED
         for number, ledger_id in enumerate(self._index.of(bookie)):
             known = self._index.find(ledger_id)
-            if known is not None and known.condition in (LedgerCondition.WHOLE, LedgerCondition.FILLED):
+            if known is not None and known.condition in SETTLED:
                 self._index.set_condition(ledger_id, condition)
             self._renew((ledger_id,))
             if number % LEDGERS_PER_TURN == LEDGERS_PER_TURN - 1:

@@ -18,13 +18,14 @@ from typing import NamedTuple
 
 IDS_PER_PAGE = 64
 IDS_PER_CHUNK = 1024
-_STATE_BITS = 4
-_GROUP_BITS = 28
+_STATE_BITS = 5
+_GROUP_BITS = 27
 _VERSION_MASK = (1 << 32) - 1
 
 
 class LedgerCondition(enum.IntEnum):
-    """What the latest look found. The first five are of closed ledgers. Each look decides again."""
+    """What the latest look found. The first five and the last are of closed ledgers. Each look
+    decides again."""
 
     UNCHECKED = 0
     """Not looked at since something changed that concerns it."""
@@ -40,6 +41,8 @@ class LedgerCondition(enum.IntEnum):
     """Open, and a bookie of it is away."""
     OPEN_DOUBTFUL = 7
     """Open, and a bookie of it is in limbo."""
+    CROWDED = 8
+    """Closed and whole, but two copies of an entry are on one machine."""
 
 
 INCOMPLETE = (
@@ -48,7 +51,12 @@ INCOMPLETE = (
     LedgerCondition.FILLED,
     LedgerCondition.OPEN_LACKING,
 )
-WAITING = (LedgerCondition.FILLED, LedgerCondition.OPEN_LACKING, LedgerCondition.OPEN_DOUBTFUL)
+WAITING = (
+    LedgerCondition.FILLED,
+    LedgerCondition.OPEN_LACKING,
+    LedgerCondition.OPEN_DOUBTFUL,
+    LedgerCondition.CROWDED,
+)
 """Nothing can be done now. `due` says what ends this."""
 HOLDING_BACK = (
     LedgerCondition.UNCHECKED,
@@ -304,7 +312,7 @@ def _pack(group: int, condition: LedgerCondition, version: int, seen: int) -> in
 def _unpack(word: int) -> tuple[int, LedgerCondition, int, int]:
     """Group, condition, version, and the walk that it was put in last."""
     group = word >> _STATE_BITS & (1 << _GROUP_BITS) - 1
-    return group, _CONDITIONS[word >> 1 & 7], word >> 32, word & 1
+    return group, _CONDITIONS[word >> 1 & 15], word >> 32, word & 1
 
 
 _CONDITIONS = list(LedgerCondition)

@@ -3,18 +3,20 @@
 Only CLOSED ledgers are repaired. The writer repairs an open ledger: it rolls over when it is degraded and bookies are
 back. Then its ledger is checked here.
 
-Three things can be wrong with a closed ledger, in this order of repair:
+Four things can be wrong with a closed ledger, in this order of repair:
 
 - *missing*: a live bookie that should hold entries does not hold them all (it was away while the others went on);
 - *lost*: a bookie has been away for too long, or is being drained, and there is a spare for its slot;
-- *thin*: the ledger was created with fewer copies than configured, and there are bookies for more.
+- *thin*: the ledger was created with fewer copies than configured, and there are bookies for more;
+- *crowded*: two copies of an entry are on one machine, or in one zone, and there is a spare elsewhere. So it is with
+  ledgers that were written before there were bookies on enough machines, or while some were away.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ...storage.ledger.ensemble import PlaceOf, clashes_with, neighbours, nowhere
+from ...storage.ledger.ensemble import Clashes, PlaceOf, clashes_of, clashes_with, neighbours, nowhere
 from ...storage.metadata.entry_gaps import Stripe
 from ...storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 
@@ -128,6 +130,59 @@ def thicken(
         under_replicated=False,
     )
     return _change(metadata, thick)
+
+
+def crowding(metadata: LedgerMetadata, place_of: PlaceOf) -> Clashes:
+    """How many pairs of copies of an entry are on one machine, and in one zone, in the worst fragment."""
+    nodes = [node for bookie in metadata.bookies if (node := place_of(bookie).node)]
+    zones = [zone for bookie in metadata.bookies if (zone := place_of(bookie).zone)]
+    if len({*nodes}) == len(nodes) and len({*zones}) == len(zones):
+        return Clashes()  # as of most ledgers: nothing about fragments has to be looked at
+    holding = {piece.first for piece in pieces_of(metadata)}
+    return max(
+        (
+            clashes_of(fragment.bookies, metadata.write_quorum, place_of)
+            for fragment in metadata.fragments
+            if fragment.first_entry in holding
+        ),
+        default=Clashes(),
+    )
+
+
+def spread(
+    metadata: LedgerMetadata, spares: Sequence[str], load: Mapping[str, int], place_of: PlaceOf
+) -> Change | None:
+    """Copies that lie on one machine, or in one zone, given to spares elsewhere; None when no spare is better.
+
+    Copies on one machine are worse than any number in one zone. Each slot that moves has fewer neighbours at its place
+    than before, so a ledger that is looked at again comes to rest.
+    """
+    holding = {piece.first for piece in pieces_of(metadata)}
+    taken = dict(load)
+    fragments = tuple(
+        _spread_fragment(fragment, metadata.write_quorum, spares, taken, place_of)
+        if fragment.first_entry in holding
+        else fragment
+        for fragment in metadata.fragments
+    )
+    return _change(metadata, replace(metadata, fragments=fragments)) if fragments != metadata.fragments else None
+
+
+def _spread_fragment(
+    fragment: Fragment, write_quorum: int, spares: Sequence[str], taken: dict[str, int], place_of: PlaceOf
+) -> Fragment:
+    bookies = list(fragment.bookies)
+    for slot, bookie in enumerate(bookies):
+        near = [bookies[other] for other in neighbours(slot, len(bookies), write_quorum)]
+        own = clashes_with(bookie, near, place_of)
+        candidates = [spare for spare in spares if spare not in bookies]
+        if own == Clashes() or not candidates:
+            continue
+        chosen = min(candidates, key=lambda spare: (clashes_with(spare, near, place_of), taken.get(spare, 0), spare))
+        if clashes_with(chosen, near, place_of) < own:
+            taken[chosen] = taken.get(chosen, 0) + 1
+            bookies[slot] = chosen
+    return Fragment(fragment.first_entry, tuple(bookies))
 
 
 def _change(before: LedgerMetadata, after: LedgerMetadata) -> Change:

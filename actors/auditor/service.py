@@ -234,6 +234,7 @@ class Auditor:
             "open_ledgers": counts[LedgerCondition.OPEN] + counts[LedgerCondition.OPEN_LACKING],
             "checked": progress.checked,
             "incomplete": self._walk.malformed_found + sum(counts[condition] for condition in INCOMPLETE),
+            "crowded": counts[LedgerCondition.CROWDED],
             "to_check": self._due.count,
             "bytes_to_go": sum(self._index.lengths[condition] for condition in INCOMPLETE),
             "round_ledgers": progress.round_ledgers,

@@ -38,6 +38,7 @@ class Bookies:
         self.directory = directory
         self.settings = settings
         self.running: dict[int, BookieService] = {}
+        self.machines: dict[int, str] = {}
         identity = Identity(CLUSTER, "broker", "writer", "1")
         self.coordinator = CoordinatorClient(cluster.env, identity, KEYS, settings, cluster.locate)
         self.client = BookieClient(cluster.env, identity, KEYS, settings, self.coordinator.bookies)
@@ -57,6 +58,8 @@ class Bookies:
                 self.cluster.locate,
                 accept_lost_disk=accept_lost_disk,
             )
+            if number in self.machines:
+                bookie.place = {"node": self.machines[number]}
             await bookie.start()
             self.running[number] = bookie
         await eventually(lambda: len(self.coordinator.bookies.bookies) == len(self.running))
@@ -242,6 +245,28 @@ async def test_a_spare_may_be_one_that_an_open_ledger_names_elsewhere(tmp_path: 
         names = ["bookie-1", "bookie-3", "bookie-4"]
         assert [sorted(fragment.bookies) for fragment in metadata.fragments] == [names, names]
         assert await bookies.held(4, writer.ledger_id, 19) == [(0, 19)]
+
+
+async def test_copies_on_one_machine_move_apart_when_a_third_machine_comes(tmp_path: Path) -> None:
+    machines = {1: "one", 2: "one", 3: "two", 4: "two", 5: "three"}
+    async with bookies_in(tmp_path, SETTINGS) as bookies:
+        bookies.machines = machines
+        await bookies.start(1, 2, 3)
+        writer = await bookies.ledgers.create()
+        await bookies.append(writer, 10)
+        await writer.close()
+        ledger_id = writer.metadata.ledger_id
+        auditor = bookies.cluster.coordinator.office.auditor
+        await eventually(lambda: auditor.status()["crowded"] == 1)
+        await bookies.start(4)
+        await bookies.whole()
+        assert sorted((await bookies.metadata_of(ledger_id)).bookies) == ["bookie-1", "bookie-2", "bookie-3"]
+        await bookies.start(5)
+        await eventually(lambda: auditor.status()["crowded"] == 0)
+        moved = (await bookies.metadata_of(ledger_id)).bookies
+        assert sorted(machines[int(bookie.removeprefix("bookie-"))] for bookie in moved) == ["one", "three", "two"]
+        assert await bookies.held(5, ledger_id, 9) == [(0, 9)]
+        await bookies.whole()
 
 
 async def test_without_a_spare_nothing_changes(tmp_path: Path) -> None:

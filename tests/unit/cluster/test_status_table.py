@@ -97,6 +97,13 @@ def test_when_nothing_is_amiss_nothing_is_said_about_copies() -> None:
     assert "copies" not in shown(auditor=auditor())
 
 
+def test_copies_on_one_machine_are_shown_where_there_are_several_machines() -> None:
+    bookies = [member("bookie-1", "bookie"), {**member("bookie-2", "bookie"), "host": "10.0.0.2"}]
+    assert "7 ledgers" in line(shown(auditor=auditor(crowded=7), members=bookies), "crowded")
+    assert "crowded" not in shown(auditor=auditor(crowded=7), members=bookies[:1])
+    assert "crowded" not in shown(auditor=auditor(crowded=0), members=bookies)
+
+
 def test_disks_and_read_only_bookies() -> None:
     disk = {"used": 30_000_000_000, "free": 70_000_000_000, "total": 100_000_000_000}
     report = {"disk": disk, "writable": False}
