@@ -25,6 +25,8 @@ DATA = "/var/lib/magnetar"
 CLUSTER_LABEL = "ray.io/cluster"
 BROKER_PORTS = range(6650, 6750)
 """Of up to a hundred brokers."""
+GUIDE = K8S.parent / "docs" / "guides" / "kuberay.md"
+KUBERAY_WITH_AUTH_OPTIONS = (1, 5, 1)
 
 
 @cache
@@ -152,6 +154,16 @@ def test_services_lead_to_ports_of_the_pods_that_they_select(overlay: str) -> No
         6651: "magnetar-brokers:6651",
         8080: "magnetar-admin:8080",
     }
+
+
+def test_the_guide_asks_for_a_kuberay_that_knows_the_fields() -> None:
+    assert ray_clusters_have("authOptions")
+    (asked,) = re.findall(r"KubeRay's operator, version ([\d.]+) or later", GUIDE.read_text())
+    assert tuple(map(int, asked.split("."))) >= KUBERAY_WITH_AUTH_OPTIONS
+
+
+def ray_clusters_have(field: str) -> bool:
+    return all(field in of_kind(f"overlays/{overlay}", "RayCluster")[0]["spec"] for overlay in OVERLAYS)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
