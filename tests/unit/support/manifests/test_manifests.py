@@ -23,8 +23,10 @@ JOBS = sorted(path.name for path in (K8S / "jobs").iterdir())
 DIRECTORIES = [f"overlays/{name}" for name in OVERLAYS] + [f"jobs/{name}" for name in JOBS]
 DATA = "/var/lib/magnetar"
 CLUSTER_LABEL = "ray.io/cluster"
-BROKER_PORTS = range(6650, 6750)
+BROKER_PORTS = range(6700, 6800)
 """Of up to a hundred brokers."""
+TLS_PORT = 6651
+"""Pulsar's, for connections with TLS."""
 GUIDE = K8S.parent / "docs" / "guides" / "kuberay.md"
 KUBERAY_WITH_AUTH_OPTIONS = (1, 5, 1)
 
@@ -150,10 +152,12 @@ def test_services_lead_to_ports_of_the_pods_that_they_select(overlay: str) -> No
             found[ports[port["targetPort"]]] = f"{service['metadata']['name']}:{port['port']}"
     assert found == {
         6600: "magnetar:6650",
-        6650: "magnetar-brokers:6650",
-        6651: "magnetar-brokers:6651",
+        6700: "magnetar-brokers:6700",
+        6701: "magnetar-brokers:6701",
         8080: "magnetar-admin:8080",
     }
+    for job in ("start", "start-postgresql"):
+        assert f" --port {BROKER_PORTS.start} " in entrypoint(job), "the port of broker-1"
 
 
 def test_the_guide_asks_for_a_kuberay_that_knows_the_fields() -> None:
@@ -164,6 +168,12 @@ def test_the_guide_asks_for_a_kuberay_that_knows_the_fields() -> None:
 
 def ray_clusters_have(field: str) -> bool:
     return all(field in of_kind(f"overlays/{overlay}", "RayCluster")[0]["spec"] for overlay in OVERLAYS)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pulsars_port_for_tls_is_free(overlay: str) -> None:
+    ports = {port["port"] for one in of_kind(f"overlays/{overlay}", "Service") for port in one["spec"]["ports"]}
+    assert TLS_PORT not in ports | set(BROKER_PORTS)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
