@@ -29,6 +29,7 @@ TLS_PORT = 6651
 """Pulsar's, for connections with TLS."""
 GUIDE = K8S.parent / "docs" / "guides" / "kuberay.md"
 KUBERAY_WITH_AUTH_OPTIONS = (1, 5, 1)
+SECRETS = "/etc/magnetar-secrets"
 
 
 @cache
@@ -174,6 +175,20 @@ def ray_clusters_have(field: str) -> bool:
 def test_pulsars_port_for_tls_is_free(overlay: str) -> None:
     ports = {port["port"] for one in of_kind(f"overlays/{overlay}", "Service") for port in one["spec"]["ports"]}
     assert TLS_PORT not in ports | set(BROKER_PORTS)
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_admin_and_brokers_have_a_place_for_certificates_and_keys(overlay: str) -> None:
+    """The Secrets may be missing: TLS and tokens do not exist yet."""
+    for name, group in ray_groups(overlay).items():
+        spec = group["template"]["spec"]
+        mounts = [one["mountPath"] for one in spec["containers"][0]["volumeMounts"] if one["name"] == "secrets"]
+        assert mounts == ([SECRETS] if name in ("head", "brokers") else []), name
+        for volume in (one for one in spec["volumes"] if one["name"] == "secrets"):
+            found = {one["secret"]["name"]: one["secret"]["optional"] for one in volume["projected"]["sources"]}
+            assert found == {"magnetar-tls": True, "magnetar-tokens": True}
+            assert volume["projected"]["defaultMode"] == 0o440, "for the group of the pod, and nobody else"
+    assert SECRETS in GUIDE.read_text()
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
