@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from magnetar.actors.processes.survey import ADMIN_LABEL, BOOKIES_LABEL, BROKERS_LABEL, only_bookie, takes
+from magnetar.actors.processes.survey import (
+    ADMIN_LABEL,
+    BOOKIES_LABEL,
+    BROKERS_LABEL,
+    ZONE_LABELS,
+    only_bookie,
+    takes,
+)
 from magnetar.cluster.planning import load_settings
 from magnetar.runtime.settings.listeners import parse_bind_addresses, parse_listeners
 from support.manifests.helm import find_tool
@@ -23,6 +30,7 @@ JOBS = sorted(path.name for path in (K8S / "jobs").iterdir())
 DIRECTORIES = [f"overlays/{name}" for name in OVERLAYS] + [f"jobs/{name}" for name in JOBS]
 DATA = "/var/lib/magnetar"
 CLUSTER_LABEL = "ray.io/cluster"
+ZONE_LABEL = "topology.kubernetes.io/zone"
 BROKER_PORTS = range(6700, 6800)
 """Of up to a hundred brokers."""
 TLS_PORT = 6651
@@ -189,6 +197,22 @@ def test_the_admin_and_brokers_have_a_place_for_certificates_and_keys(overlay: s
             assert found == {"magnetar-tls": True, "magnetar-tokens": True}
             assert volume["projected"]["defaultMode"] == 0o440, "for the group of the pod, and nobody else"
     assert SECRETS in GUIDE.read_text()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_ray_gets_the_zone_of_the_kubernetes_node(overlay: str) -> None:
+    for name, group in ray_groups(overlay).items():
+        if name == "head":
+            continue
+        spec = group["template"]["spec"]
+        (zone,) = [one for one in spec["containers"][0]["env"] if one["name"] == "RAY_NODE_ZONE"]
+        assert zone["valueFrom"] == {"fieldRef": {"fieldPath": f"metadata.labels['{ZONE_LABEL}']"}}, name
+        (spread,) = spec["topologySpreadConstraints"]
+        assert spread["topologyKey"] == ZONE_LABEL and spread["maxSkew"] == 1
+        strict = overlay == "production" and name != "brokers"
+        assert spread["whenUnsatisfiable"] == ("DoNotSchedule" if strict else "ScheduleAnyway"), name
+    assert ZONE_LABEL in ZONE_LABELS, "the label that the guide has users write, where Kubernetes gives none"
+    assert f"{ZONE_LABEL}: zone-a" in GUIDE.read_text()
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
