@@ -216,6 +216,15 @@ def test_ray_gets_the_zone_of_the_kubernetes_node(overlay: str) -> None:
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
+def test_the_guide_says_what_does_not_answer_without_the_head(overlay: str) -> None:
+    """The admin may run elsewhere meanwhile, where neither Service nor policy lead."""
+    services = {one["metadata"]["name"]: one["spec"] for one in of_kind(f"overlays/{overlay}", "Service")}
+    assert selected(overlay, services["magnetar-admin"]["selector"]) == {"head"}
+    (row,) = [line for line in GUIDE.read_text().splitlines() if line.startswith("| the head, `production`")]
+    assert "`magnetar-admin`" in row and "until the head is back" in row
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_settings_are_magnetars_and_fit_the_services(overlay: str, tmp_path: Path) -> None:
     (settings_map,) = of_kind(f"overlays/{overlay}", "ConfigMap")
     ((name, text),) = settings_map["data"].items()
