@@ -1,10 +1,16 @@
 """The manifests in `k8s`: their parts fit together, and fit Magnetar."""
 
+import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +21,7 @@ from magnetar.actors.processes.survey import (
     ADMIN_LABEL,
     BOOKIES_LABEL,
     BROKERS_LABEL,
+    MACHINE_ID_FILE,
     ZONE_LABELS,
     only_bookie,
     takes,
@@ -169,16 +176,6 @@ def test_services_lead_to_ports_of_the_pods_that_they_select(overlay: str) -> No
         assert f" --port {BROKER_PORTS.start} " in entrypoint(job), "the port of broker-1"
 
 
-def test_the_guide_asks_for_a_kuberay_that_knows_the_fields() -> None:
-    assert ray_clusters_have("authOptions")
-    (asked,) = re.findall(r"KubeRay's operator, version ([\d.]+) or later", GUIDE.read_text())
-    assert tuple(map(int, asked.split("."))) >= KUBERAY_WITH_AUTH_OPTIONS
-
-
-def ray_clusters_have(field: str) -> bool:
-    return all(field in of_kind(f"overlays/{overlay}", "RayCluster")[0]["spec"] for overlay in OVERLAYS)
-
-
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_pulsars_port_for_tls_is_free(overlay: str) -> None:
     ports = {port["port"] for one in of_kind(f"overlays/{overlay}", "Service") for port in one["spec"]["ports"]}
@@ -213,6 +210,16 @@ def test_ray_gets_the_zone_of_the_kubernetes_node(overlay: str) -> None:
         assert spread["whenUnsatisfiable"] == ("DoNotSchedule" if strict else "ScheduleAnyway"), name
     assert ZONE_LABEL in ZONE_LABELS, "the label that the guide has users write, where Kubernetes gives none"
     assert f"{ZONE_LABEL}: zone-a" in GUIDE.read_text()
+
+
+def test_the_guide_asks_for_a_kuberay_that_knows_the_fields() -> None:
+    assert ray_clusters_have("authOptions")
+    (asked,) = re.findall(r"KubeRay's operator, version ([\d.]+) or later", GUIDE.read_text())
+    assert tuple(map(int, asked.split("."))) >= KUBERAY_WITH_AUTH_OPTIONS
+
+
+def ray_clusters_have(field: str) -> bool:
+    return all(field in of_kind(f"overlays/{overlay}", "RayCluster")[0]["spec"] for overlay in OVERLAYS)
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -317,5 +324,68 @@ def test_probes_ask_rays_own_health_checks(overlay: str) -> None:
     """Pods are ready before Magnetar runs: KubeRay submits the job that starts it only then."""
     for name, (_, container) in pods(overlay).items():
         for probe in ("livenessProbe", "readinessProbe"):
+            if (name, probe) == ("brokers", "readinessProbe"):
+                continue
             check_of = container[probe]["httpGet"]
             assert check_of["path"] in ("/api/local_raylet_healthz", "/api/gcs_healthz"), name
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_broker_pod_is_ready_while_a_broker_listens_for_the_service(overlay: str) -> None:
+    """Tests of the nodes run the probe. Here: it asks at the port to which the Service leads."""
+    _, container = pods(overlay)["brokers"]
+    (port,) = [one["containerPort"] for one in container["ports"] if one["name"] == "forwarding"]
+    (script,) = container["readinessProbe"]["exec"]["command"][2:]
+    used, unused = script.split("exit; fi")
+    assert f"/dev/tcp/127.0.0.1/{port}" in used and f"$MAGNETAR_DATA_DIR/{MACHINE_ID_FILE}" in used
+    assert "/dev/tcp/127.0.0.1/52365" in unused and "/api/local_raylet_healthz" in unused
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "broker", "agent", "ready"),
+    [
+        (False, False, None, False),
+        (False, False, 503, False),
+        (False, False, 200, True),
+        (True, False, 200, False),
+        (True, True, 503, True),
+    ],
+)
+def test_the_probe_asks_ray_until_magnetar_has_looked_at_the_pod_and_then_for_a_broker(
+    looked_at: bool, broker: bool, agent: int | None, ready: bool, tmp_path: Path
+) -> None:
+    (script,) = pods("small")["brokers"][1]["readinessProbe"]["exec"]["command"][2:]
+    if looked_at:
+        (tmp_path / MACHINE_ID_FILE).touch()
+    with socket.socket() as closed, socket.create_server(("127.0.0.1", 0)) as listener, health_of_ray(agent) as health:
+        closed.bind(("127.0.0.1", 0))
+        port = (listener if broker else closed).getsockname()[1]
+        script = script.replace("/6600;", f"/{port};").replace("/52365\n", f"/{health or closed.getsockname()[1]}\n")
+        environment = {**os.environ, "MAGNETAR_DATA_DIR": str(tmp_path)}
+        done = subprocess.run(["bash", "-c", script], env=environment, check=False, timeout=30, capture_output=True)
+    assert (done.returncode == 0) == ready, done.stderr
+
+
+@contextmanager
+def health_of_ray(status: int | None) -> Iterator[int]:
+    """The port of a server that answers as Ray's agent does to its health check, with this status; 0 without one."""
+    if status is None:
+        yield 0
+        return
+
+    class Agent(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/api/local_raylet_healthz" else 404)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Agent) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join()
