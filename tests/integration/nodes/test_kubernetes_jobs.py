@@ -1,5 +1,6 @@
 """The commands of the manifests in `k8s`, run outside Kubernetes on hosts that stand for the pods of the overlays."""
 
+import copy
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import magnetar
+from magnetar.actors.processes.survey import zone_of
 from magnetar.protocol.names import ROLE_ADMIN
 from support.manifests.kustomize import Manifest, render
 from support.manifests.layout import HEAD, Layout
@@ -21,6 +23,11 @@ K8S = Path(__file__).resolve().parents[3] / "k8s"
 BOOKIES = ("bookie-1", "bookie-2", "bookie-3")
 FORWARDING_PORT = 6600
 PASSWORD = "a password, with a comma"
+ZONES = {"bookie-1": "zone-a", "bookie-2": "zone-b", "bookie-3": "zone-c", "brokers-1": "zone-a"}
+LABELS_OF_NODES = (
+    "import json, ray; ray.init('auto', log_to_driver=False); "
+    "print(json.dumps({one['NodeManagerAddress']: one['Labels'] for one in ray.nodes()}))"
+)
 PASSWORDS = {("magnetar-postgresql", "password"): PASSWORD, ("magnetar-redis", "password"): "not used here"}
 
 
@@ -60,8 +67,32 @@ def forwarding(layout: Layout, pod: str) -> str:
     return f"pulsar://{layout.hosts[pod].address}:{FORWARDING_PORT}"
 
 
+def with_a_new_bookie(objects: list[Manifest]) -> list[Manifest]:
+    """The same objects with a group for bookie-4, as the guide says to add one."""
+    found = copy.deepcopy(objects)
+    (cluster,) = (one for one in found if one["kind"] == "RayCluster")
+    groups: list[Manifest] = cluster["spec"]["workerGroupSpecs"]
+    groups.append(json.loads(json.dumps(groups[-1]).replace("bookie-3", "bookie-4")))
+    return found
+
+
+def with_broker_pods(objects: list[Manifest], number: int) -> list[Manifest]:
+    """The same objects with so many pods of the group `brokers`."""
+    found = copy.deepcopy(objects)
+    (cluster,) = (one for one in found if one["kind"] == "RayCluster")
+    cluster["spec"]["workerGroupSpecs"][0] |= {"replicas": number, "minReplicas": number}
+    return found
+
+
+def brokers_on(layout: Layout, pod: str) -> set[str]:
+    return {
+        member for member, place in places_if_known(layout).items() if member.startswith("broker-") and place == pod
+    }
+
+
 def test_the_small_overlay_starts_is_measured_and_comes_back(network: Network) -> None:
-    layout = Layout(render(K8S / "overlays" / "small"), network)
+    objects = render(K8S / "overlays" / "small")
+    layout = Layout(objects, network)
     assert "broker-2" in layout.run_job(job("start"))
     expected = {name: name for name in BOOKIES} | {"broker-1": "brokers", "broker-2": "brokers", "admin": HEAD}
     assert places(layout) == expected
@@ -88,6 +119,19 @@ def test_the_small_overlay_starts_is_measured_and_comes_back(network: Network) -
     layout.start(*layout.pods)
     layout.run_job(job("start"))
     assert places(layout) == expected
+
+    assert layout.add_new(with_a_new_bookie(objects)) == ["bookie-4"]
+    layout.start("bookie-4")
+    layout.run(HEAD, "magnetar scale --bookies 4")
+    wait_until(lambda: places(layout).get("bookie-4") == "bookie-4", "the new bookie runs in its group", 60)
+    layout.run(HEAD, "magnetar drain bookie-2")
+    del expected["bookie-2"]
+    assert places(layout) == expected | {"bookie-4": "bookie-4"}
+
+    layout.run(HEAD, "magnetar restart broker-1")
+    layout.run(HEAD, "magnetar restart admin coordinator")
+    layout.run(HEAD, "magnetar restart")
+    assert places(layout) == expected | {"bookie-4": "bookie-4"}
     with layout.client.network(), magnetar.Client(url) as client:
         reader = client.create_reader("kept", magnetar.MessageId.earliest)
         assert [reader.read_next(10_000).message_id() for _ in sent] == sent
@@ -115,9 +159,19 @@ def test_the_production_overlay_keeps_its_metadata_in_postgresql(network: Networ
     database = make_database(network)
     assert f":{PORT}/" in job("start-postgresql")["spec"]["entrypoint"]
     objects = render(K8S / "overlays" / "production")
-    layout = Layout(objects, network, PASSWORDS, {"magnetar-postgresql": database.host})
+    layout = Layout(objects, network, PASSWORDS, {"magnetar-postgresql": database.host}, ZONES)
+    labels = json.loads(layout.run(HEAD, f'python -P -c "{LABELS_OF_NODES}"'))
+    assert {name: zone_of(labels[host.address]) for name, host in layout.hosts.items()} == {
+        name: ZONES.get(name, "") for name in layout.pods
+    }, "each node of Ray has the zone of its Kubernetes node, where that has one"
+
+    pods = ("brokers-1", "brokers-2", "brokers-3")
     layout.run_job(job("start-postgresql"))
+    used = {pod for pod in pods if brokers_on(layout, pod)}
+    assert len(used) == 2
+    wait_until(lambda: {pod for pod in pods if layout.is_ready(pod)} == used, "Services lead to brokers alone", 60)
     layout.run(HEAD, "magnetar scale --brokers 3")
+    wait_until(lambda: all(map(layout.is_ready, pods)), "the Services lead to the third broker, too", 60)
     expected = {name: name for name in BOOKIES} | {"admin": HEAD}
     found = places(layout)
     assert expected.items() <= found.items()
@@ -132,3 +186,13 @@ def test_the_production_overlay_keeps_its_metadata_in_postgresql(network: Networ
         wait_until(lambda: places_if_known(layout).get("broker-1", lost) != lost, "the broker runs elsewhere", 60)
         assert places(layout)["broker-1"].startswith("brokers-"), "and not in another group"
         producer.send(b"after")
+
+    assert layout.add_new(with_broker_pods(objects, 4)) == ["brokers-4"]
+    layout.start_in_foreground("brokers-4")
+    layout.run(HEAD, "magnetar scale --brokers 4")
+    wait_until(lambda: len(places_if_known(layout)) == len(expected) + 4, "all four brokers run", 60)
+    wait_until(lambda: brokers_on(layout, "brokers-4"), "the new pod has a broker", 90)
+    moved = brokers_on(layout, "brokers-4")
+    layout.end("brokers-4")
+    found = places(layout)
+    assert all(found[member] in pods for member in moved), "they moved before the pod ended"

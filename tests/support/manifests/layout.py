@@ -5,7 +5,9 @@ command that KubeRay writes from `rayStartParams` and `labels`. What differs fro
 
 - A volume is mounted elsewhere: the path of its mount is replaced in commands and in the environment.
 - Ray gets its own address, a small object store, a place for its sockets, and no dashboard. Jobs start in a shell on
-  the pod that Ray would choose, not by way of the dashboard. Probes are not run.
+  the pod that Ray would choose, not by way of the dashboard. Probes run only when a test asks. Ray has no agent
+  here, which would answer them.
+- `ray start` does not stay in the foreground, except in pods that `start_in_foreground` starts.
 - Names of hosts outside, such as that of a database, come from a file, and Services lead nowhere.
 """
 
@@ -13,6 +15,8 @@ import os
 import secrets
 import shlex
 import shutil
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -28,6 +32,12 @@ GCS_PORT = 6379
 OBJECT_STORE_BYTES = 80 << 20
 TOOLS = str(Path(sys.executable).parent)
 HEAD = "head"
+ZONE_FIELD = "metadata.labels['topology.kubernetes.io/zone']"
+START_ATTEMPTS = 4
+RAY_GAVE_UP = "timed out during startup"
+"""What `ray start` says after 30 s, which are too few on a machine with much else to do."""
+END_TIMEOUT_S = 60.0
+"""Kubernetes' grace period of the pods of `k8s`."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +78,8 @@ def pods_of(cluster: Manifest) -> list[Pod]:
 class Layout:
     """The pods of the objects of an overlay, which run. A context manager that ends them.
 
-    `passwords` are the values of Secrets, by name and key. `network` may have other hosts, by name in `others`.
+    `passwords` are the values of Secrets, by name and key. `network` may have other hosts, by name in `others`. `zones`
+    are those of the Kubernetes nodes, by pod.
     """
 
     def __init__(
@@ -77,11 +88,14 @@ class Layout:
         network: Network,
         passwords: Mapping[tuple[str, str], str] | None = None,
         others: Mapping[str, Host] | None = None,
+        zones: Mapping[str, str] | None = None,
     ) -> None:
-        (cluster,) = (one for one in objects if one["kind"] == "RayCluster")
+        cluster = _cluster(objects)
         self._maps = {one["metadata"]["name"]: one["data"] for one in objects if one["kind"] == "ConfigMap"}
         self._passwords = dict(passwords or {})
         self._others = dict(others or {})
+        self._zones = dict(zones or {})
+        self._foreground: dict[str, subprocess.Popen[bytes]] = {}
         self._token = secrets.token_hex(32)
         self.pods = {pod.name: pod for pod in pods_of(cluster)}
         self.network = network
@@ -117,6 +131,31 @@ class Layout:
         if failed:
             raise failed[0]
 
+    def add_new(self, objects: Sequence[Manifest]) -> list[str]:
+        """Take the pods that changed objects have in addition; returns their names. They do not run yet."""
+        new = {pod.name: pod for pod in pods_of(_cluster(objects)) if pod.name not in self.pods}
+        self.pods |= new
+        self.hosts |= {name: self.network.add_host(name) for name in new}
+        return list(new)
+
+    def start_in_foreground(self, name: str) -> None:
+        """Start a pod with the command line that KubeRay gives its container: Ray stays in the foreground of a shell.
+
+        It runs as soon as Ray has started it; `end` ends it.
+        """
+        self._prepare(name)
+        note = f'echo $$ > "{self.hosts[name].inside}/first-process"'
+        command = f"{note}; ulimit -n 65536; {self._ray_start(name)} --block"
+        self._foreground[name] = self.hosts[name].namespaces.popen(
+            "/bin/bash", "-c", "--", command, environment=self._environment(name), stdout=subprocess.DEVNULL
+        )
+
+    def end(self, name: str) -> None:
+        """Delete a pod that runs in the foreground. SIGTERM has to end it within the grace period."""
+        first = int((self.hosts[name].directory / "first-process").read_text())
+        self.hosts[name].namespaces.signal_process(first, signal.SIGTERM)
+        self._foreground.pop(name).wait(END_TIMEOUT_S)
+
     def kill(self, *names: str) -> None:
         """End these pods. What they had outside of claimed volumes is lost."""
         for name in names:
@@ -129,6 +168,15 @@ class Layout:
         """Run a command line in a pod; returns what it prints."""
         return self._run(name, self._moved(name, command))
 
+    def is_ready(self, name: str) -> bool:
+        """Run the readiness probe of a pod, which has to be a command."""
+        command: list[str] = self.pods[name].container["readinessProbe"]["exec"]["command"]
+        try:
+            self._run(name, shlex.join(command))
+        except RuntimeError:
+            return False
+        return True
+
     def run_job(self, job: Manifest) -> str:
         """Run the entry point of a RayJob where Ray would: on the head, or where the processors are that it wants."""
         wanted = job["spec"].get("entrypointNumCpus", 0)
@@ -140,6 +188,18 @@ class Layout:
         return float(given.partition("=")[2])
 
     def _start(self, name: str) -> None:
+        """Start Ray in a pod, and the pod anew where Ray gave up too early, as Kubernetes does."""
+        for attempts_left in reversed(range(START_ATTEMPTS)):
+            self._prepare(name)
+            try:
+                self._run(name, self._ray_start(name))
+                return
+            except RuntimeError as error:
+                if RAY_GAVE_UP not in str(error) or not attempts_left:
+                    raise
+                self.hosts[name].kill()
+
+    def _prepare(self, name: str) -> None:
         host, pod = self.hosts[name], self.pods[name]
         if not host.running:
             host.start()
@@ -151,32 +211,41 @@ class Layout:
         names = "".join(f"{other.address} {one}\n" for one, other in self._others.items())
         (host.directory / "hosts").write_text(f"127.0.0.1 localhost\n{host.address} {host.name}\n{names}")
         host.namespaces.run("mount", "--bind", f"{host.inside}/hosts", "/etc/hosts")
+
+    def _ray_start(self, name: str) -> str:
+        host = self.hosts[name]
         ours = [
             f"--node-ip-address={host.address}",
             f"--object-store-memory={OBJECT_STORE_BYTES}",
             *([f"--temp-dir={host.inside}/ray", "--include-dashboard=false"] if name == HEAD else []),
         ]
-        self._run(name, shlex.join([*pod.start_command(self.address), *ours]))
+        return shlex.join([*self.pods[name].start_command(self.address), *ours])
 
     def _run(self, name: str, command: str) -> str:
+        return self.hosts[name].namespaces.run("bash", "-c", command, environment=self._environment(name))
+
+    def _environment(self, name: str) -> dict[str, str]:
         # What KubeRay sets for `authOptions`, and on every pod.
         environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self._token, "RAY_ADDRESS": self.address}
         host = self.hosts[name]
         for one in self.pods[name].container["env"]:
-            environment[one["name"]] = self._moved(name, self._value(one))
-        environment |= {
+            environment[one["name"]] = self._moved(name, self._value(name, one))
+        return environment | {
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_TMPDIR": f"{host.inside}/ray",
             "HOME": str(host.inside),
             "COLUMNS": "200",
             "PATH": f"{TOOLS}:{os.environ['PATH']}",
         }
-        return host.namespaces.run("bash", "-c", command, environment=environment)
 
-    def _value(self, variable: dict[str, Any]) -> str:
+    def _value(self, name: str, variable: dict[str, Any]) -> str:
         if "value" in variable:
             return variable["value"]
-        reference = variable["valueFrom"]["secretKeyRef"]
+        source = variable["valueFrom"]
+        if "fieldRef" in source:
+            assert source["fieldRef"] == {"fieldPath": ZONE_FIELD}, "no other field is known here"
+            return self._zones.get(name, "")
+        reference = source["secretKeyRef"]
         return self._passwords[reference["name"], reference["key"]]
 
     def _moved(self, name: str, text: str) -> str:
@@ -190,3 +259,8 @@ class Layout:
 
     def __exit__(self, *error: object) -> None:
         self.network.close()
+
+
+def _cluster(objects: Sequence[Manifest]) -> Manifest:
+    (found,) = (one for one in objects if one["kind"] == "RayCluster")
+    return found

@@ -341,6 +341,15 @@ def test_a_broker_pod_is_ready_while_a_broker_listens_for_the_service(overlay: s
     assert "/dev/tcp/127.0.0.1/52365" in unused and "/api/local_raylet_healthz" in unused
 
 
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_a_pod_that_is_deleted_has_time_to_drain(overlay: str) -> None:
+    """SIGTERM drains: no hook runs before, whose time would be missing."""
+    for name, group in ray_groups(overlay).items():
+        spec = group["template"]["spec"]
+        assert spec["terminationGracePeriodSeconds"] > 30, f"{name}: how long `ray start --block` drains"
+        assert "lifecycle" not in spec["containers"][0], name
+
+
 @pytest.mark.parametrize(
     ("looked_at", "broker", "agent", "ready"),
     [
