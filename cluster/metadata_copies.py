@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..protocol.errors import ClusterError
+from ..runtime.database_url import shown_url
 from ..runtime.environment import Environment
 from ..storage.backup import moving
 from ..storage.backup.backup_file import (
@@ -28,7 +29,7 @@ from ..storage.backup.sql_copies import SqlSnapshot, fill, records_of_empty_or_k
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import cluster_id_of
 from ..storage.metadata.moved_store import Move, complete_copy
-from ..storage.metadata.sql import SqlMetadataStore, open_current, shown_url
+from ..storage.metadata.sql import SqlMetadataStore, open_current
 from ..storage.metadata.store import Versioned
 from .directory import ClusterDirectory, ClusterIdentity
 from .ray_session import RaySession

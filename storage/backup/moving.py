@@ -7,6 +7,7 @@ on with it. `copy` does nothing when the copy is there. `commit` and `cancel` ex
 from collections.abc import Iterator
 
 from ...protocol.errors import BadVersion, ClusterError, NoSuchKey
+from ...runtime.database_url import shown_url
 from ...runtime.environment import Environment
 from ...runtime.files import Files
 from ...runtime.rpc.messages import pack, unpack
@@ -14,7 +15,6 @@ from ..metadata import keys as metadata_keys
 from ..metadata.certain_writes import put_certain
 from ..metadata.epoch_guard import raise_epoch
 from ..metadata.moved_store import Move, moved_from, moved_to
-from ..metadata.sql import shown_url
 from ..metadata.store import MetadataStore
 from .backup_file import CountRecords, MetadataRecord
 from .sql_copies import SqlSnapshot, fill, records_of_empty_or_known

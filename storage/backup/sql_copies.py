@@ -16,8 +16,9 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from ...protocol.errors import ClusterError, MetadataError, MetadataUnavailable
+from ...runtime.database_url import parse_url, shown_url
 from ...runtime.files import Files
-from ..metadata.sql import LOCK_FILE, make_private, parse_url
+from ..metadata.sql import LOCK_FILE, make_private
 from ..metadata.sql_database import create_table, has_table, is_sqlite, make_engine
 from ..metadata.sql_transaction import FLOOR_KEY, TABLE
 from .backup_file import CountRecords, MetadataRecord
@@ -33,7 +34,7 @@ class SqlSnapshot:
 
     def __init__(self, files: Files, url: str) -> None:
         self._url = parse_url(url)
-        self.shown_url = self._url.render_as_string()
+        self.shown_url = shown_url(self._url)
         self.is_sqlite = is_sqlite(self._url)
         if self.is_sqlite and not files.exists(self._url.database or ""):
             raise ClusterError(f"the metadata store {self._url.database} does not exist on this machine")
@@ -130,9 +131,7 @@ def fill(
     """
     parsed = parse_url(url)
     if not is_sqlite(parsed):
-        return _fill(
-            make_engine(parsed, copies=True), parsed.render_as_string(), False, records, floor, progress, replaces
-        )
+        return _fill(make_engine(parsed, copies=True), shown_url(parsed), False, records, floor, progress, replaces)
     path = parsed.database or ""
     directory = os.path.dirname(path)
     files.make_directory(directory)

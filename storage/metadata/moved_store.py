@@ -27,8 +27,9 @@ password in `cluster.json`, or where libpq looks: PGPASSWORD, or the file ~/.pgp
 import contextlib
 from dataclasses import dataclass
 
-from ...protocol.errors import ClusterError, MetadataError, NoSuchKey, ProtocolError
+from ...protocol.errors import ClusterError, MetadataError, NoSuchKey, ProtocolError, SettingError
 from ...protocol.plain_values import is_text_map
+from ...runtime.database_url import masked, shown_url
 from . import keys as metadata_keys
 from .store import MetadataStore, Versioned, pack, unpack
 
@@ -54,7 +55,7 @@ class Move:
         if is_text_map(fields):
             move_id, url, done = map(fields.get, ("id", "url", "done"))
             if isinstance(move_id, str) and isinstance(url, str) and isinstance(done, bool):
-                return Move(move_id, url, done)
+                return Move(move_id, _without_password(url), done)
         raise MetadataError("the record of a move of the metadata lacks a field, or one is of another kind")
 
 
@@ -104,6 +105,14 @@ async def complete_copy(store: MetadataStore, move_id: str) -> None:
         )
     with contextlib.suppress(NoSuchKey):
         await store.delete(metadata_keys.MOVED_FROM, version)
+
+
+def _without_password(url: str) -> str:
+    """Records of the first versions of Magnetar hold the password."""
+    try:
+        return shown_url(url)
+    except SettingError:
+        return masked(url)
 
 
 def _read(record: Versioned | None) -> tuple[Move, int] | None:

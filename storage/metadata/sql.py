@@ -28,10 +28,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import URL
 
-from ...protocol.errors import ClusterError, MetadataError, MetadataUnavailable, SettingError
+from ...protocol.errors import ClusterError, MetadataError, MetadataUnavailable
 from ...runtime.backoff import Backoff
+from ...runtime.database_url import parse_url, shown_url
 from ...runtime.environment import Chance, Environment
 from ...runtime.files import FileLock, Files
 from ...runtime.offload import Lane
@@ -271,48 +272,3 @@ async def open_current(
         await store.close()
         raise
     return store, new_url
-
-
-def shown_url(url: str) -> str:
-    """A URL without its password."""
-    parsed = parse_url(url)
-    return parsed.set(drivername=parsed.get_backend_name()).set(password=None).render_as_string(hide_password=False)
-
-
-def parse_url(url: str) -> URL:
-    """Raises SettingError for what is no URL of a metadata store.
-
-    As in libpq, a URL may name several hosts, `postgresql://user@a:5432,b:5433/database`, or `?host=a,b`. The one is
-    taken that can be written to.
-    """
-    try:
-        parsed = make_url(_with_hosts_as_option(url))
-    except Exception as error:  # ArgumentError, or ValueError from a port that is no number
-        raise SettingError(f"{url!r} is not the URL of a metadata store: {error}") from None
-    backend = parsed.get_backend_name()
-    if backend == "sqlite":
-        if not parsed.database or not os.path.isabs(parsed.database):
-            raise SettingError(f"{url!r} must name a file by its absolute path: sqlite:////path/metadata.sqlite")
-        return parsed
-    if backend in ("postgresql", "postgres"):
-        if "," in str(parsed.query.get("host", "")) and "target_session_attrs" not in parsed.query:
-            parsed = parsed.update_query_dict({"target_session_attrs": "read-write"})
-        return parsed.set(drivername="postgresql+psycopg")
-    raise SettingError(f"the metadata store cannot be {backend}: use sqlite or postgresql")
-
-
-def _with_hosts_as_option(url: str) -> str:
-    """The hosts of libpq's form, separated by commas, as the options that SQLAlchemy hands on."""
-    scheme, found, rest = url.partition("://")
-    place, _, path = rest.partition("/")
-    user, at, hosts = place.rpartition("@")
-    if not found or "," not in hosts:
-        return url
-    pairs = [one.rpartition(":") if _has_port(one) else (one, "", "") for one in hosts.split(",")]
-    names = ",".join(name.strip("[]") for name, _, _ in pairs)
-    ports = ",".join(port or "5432" for _, _, port in pairs)
-    return f"{scheme}://{user}{at}/{path}{'&' if '?' in path else '?'}host={names}&port={ports}"
-
-
-def _has_port(host: str) -> bool:
-    return ":" in host.rpartition("]")[2]

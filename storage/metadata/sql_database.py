@@ -34,6 +34,7 @@ from ...protocol.errors import (
     OutcomeUnknown,
     StorageFailed,
 )
+from ...runtime.database_url import shown_url
 from .sql_transaction import FLOOR_KEY, TABLE, Dialect, Get, List, Operation, Transaction
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class Database:
         if not found:
             self.close()
             raise ClusterError(
-                f"{self._url.render_as_string()} holds no cluster's metadata: restore the metadata store "
+                f"{shown_url(self._url)} holds no cluster's metadata: restore the metadata store "
                 "from a backup with `magnetar metadata restore`, or choose an empty --data-dir"
             )
 

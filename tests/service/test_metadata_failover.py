@@ -12,6 +12,7 @@ from sqlalchemy import event
 
 import magnetar
 from magnetar.protocol.errors import ClusterError, MetadataUnavailable, OutcomeUnknown
+from magnetar.runtime.database_url import parse_url
 from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata import sql, sql_database
 from magnetar.storage.metadata.certain_writes import put_certain
@@ -249,7 +250,7 @@ def test_a_start_with_several_hosts_wants_a_synchronous_standby(postgresql: Post
     ],
 )
 def test_a_url_names_several_hosts_as_for_libpq(given: str, host: str, port: str) -> None:
-    parsed = sql.parse_url(given)
+    parsed = parse_url(given)
     assert (parsed.query["host"], parsed.query["port"]) == (host, port)
     assert parsed.query["target_session_attrs"] == "read-write"
     assert parsed.database == "d" and parsed.username == "u"
