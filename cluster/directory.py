@@ -17,7 +17,7 @@ import os
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict, cast
 
@@ -29,6 +29,8 @@ from ..runtime.files import FileLock, RealFiles, make_private_directory
 RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 METADATA_FILE = "coordinator/metadata.db"
+SQLITE = "sqlite"
+"""In place of a URL: the SQLite file of the data directory."""
 FORMAT = 1
 
 
@@ -45,9 +47,9 @@ class ClusterIdentity:
     """Who a cluster is. `state` is `new` until its metadata store holds the cluster's record, then `ready`."""
 
     cluster_id: str
-    secret: bytes
+    secret: bytes = field(repr=False)
     created_ms: int
-    metadata_url: str
+    metadata_url: str = field(repr=False)  # may hold a password
     state: Literal["new", "ready"] = "new"
 
 
@@ -102,6 +104,18 @@ class ClusterDirectory:
 
         return sqlite_url(str(self.path / METADATA_FILE))
 
+    def given_url(self, given: str) -> str:
+        """The URL of a metadata store that an operator gave, or the one that `SQLITE` stands for.
+
+        Raises SettingError for what is no URL, and ClusterError for a SQLite file outside of this directory.
+        """
+        from ..runtime.database_url import parse_url  # heavy
+
+        url = self.sqlite_url if given == SQLITE else given
+        if parse_url(url).get_backend_name() == "sqlite" and url != self.sqlite_url:
+            raise ClusterError(f"SQLite lies in the data directory: write `{SQLITE}` in place of the URL")
+        return url
+
     def lock(self) -> None:
         """Take the directory for this process. Raises ClusterError when another process works on it."""
         make_private_directory(str(self.path))
@@ -150,9 +164,14 @@ class ClusterDirectory:
     def establish_identity(self, metadata_url: str | None, cookies_elsewhere: list[str]) -> ClusterIdentity:
         """The identity of this directory's cluster; a wholly fresh directory gets a new one.
 
+        `metadata_url` is what the operator gave. As long as no store of this cluster was completed, another one takes
+        the place of the stored one. Later it does not: `new_address` decides.
+
         `cookies_elsewhere` names the bookie cookies found on other nodes. Raises ClusterError if there is data without
-        an identity, an identity without its metadata store, or a metadata store other than the one given.
+        an identity, or an identity without its metadata store, and SettingError if the URL is none.
         """
+        if metadata_url is not None:
+            metadata_url = self.given_url(metadata_url)  # before anything is written
         identity = self.load_identity()
         cookies = [str(found) for found in sorted(self.path.glob("bookie-*/cookie"))] + cookies_elsewhere
         store = self.path / METADATA_FILE
@@ -164,23 +183,11 @@ class ClusterDirectory:
                     "Restore that file from a backup, or choose an empty --data-dir. If `magnetar metadata restore` "
                     "was interrupted here, repeat it"
                 )
-            identity = ClusterIdentity(
-                cluster_id=secrets.token_hex(8),
-                secret=secrets.token_bytes(32),
-                created_ms=time.time_ns() // 1_000_000,
-                metadata_url=metadata_url or self.sqlite_url,
-            )
-            self.save_identity(identity)
-            return identity
-        if metadata_url is not None and metadata_url != identity.metadata_url:
-            raise ClusterError(
-                f"the cluster in {self.path} keeps its metadata at {identity.metadata_url}, not at {metadata_url}: "
-                "leave --metadata out"
-            )
+            return self._new_identity(metadata_url or self.sqlite_url)
         if identity.metadata_url.startswith("sqlite:"):
             # The directory may have been moved as a whole; its store moves along.
             identity = dataclasses.replace(identity, metadata_url=self.sqlite_url)
-            if identity.state == "ready" and not store.exists():
+            if identity.state == "ready" and metadata_url in (None, self.sqlite_url) and not store.exists():
                 raise ClusterError(
                     f"the metadata store {store} of cluster {identity.cluster_id} is missing: restore it from a "
                     "backup. An empty store would lose every topic"
@@ -190,6 +197,28 @@ class ClusterDirectory:
                 f"the metadata store of {self.path} was never completed, but bookies have cookies ({cookies}): choose "
                 "an empty --data-dir"
             )
+        if identity.state == "new" and metadata_url is not None and metadata_url != identity.metadata_url:
+            return self._corrected_identity(identity, metadata_url)
+        return identity
+
+    def _corrected_identity(self, identity: ClusterIdentity, metadata_url: str) -> ClusterIdentity:
+        """The identity of a cluster whose store was never completed, with another URL for the store."""
+        from ..runtime.database_url import is_same_place
+
+        if not is_same_place(metadata_url, identity.metadata_url):
+            return self._new_identity(metadata_url)  # the store that was named before may hold this cluster's id
+        identity = dataclasses.replace(identity, metadata_url=metadata_url)
+        self.save_identity(identity)
+        return identity
+
+    def _new_identity(self, metadata_url: str) -> ClusterIdentity:
+        identity = ClusterIdentity(
+            cluster_id=secrets.token_hex(8),
+            secret=secrets.token_bytes(32),
+            created_ms=time.time_ns() // 1_000_000,
+            metadata_url=metadata_url,
+        )
+        self.save_identity(identity)
         return identity
 
     def save_identity(self, identity: ClusterIdentity) -> None:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..actors.desired.planner import Machine, Observed, RunOn, WaitFor, check_cookies, plan
@@ -38,7 +38,7 @@ class StartOptions:
     host: str = "127.0.0.1"
     port: int = 6650
     admin_port: int = 8080
-    metadata_url: str | None = None
+    metadata_url: str | None = field(default=None, repr=False)  # may hold a password
     accept_lost_disk: Sequence[str] = ()
     """Bookies that may start with an empty disk, because their disks are lost."""
     metadata_restored: bool = False
@@ -66,22 +66,16 @@ async def prepare(
 
     The caller holds the directory's lock. Raises ClusterError, SettingError, NotAllowedError, MetadataUnavailable.
     """
-    # Slow to import, and `status` and `stop` do without.
-    from ..storage.metadata.sql import SqlMetadataStore, open_current
-
     layout = _choose_ports(options, str(directory.path))  # the cheapest refusals first, before anything is written
     elsewhere = [f"{machine.address}:{bookie}" for machine in machines[1:] for bookie in _directories(machine)]
     identity = directory.establish_identity(options.metadata_url, elsewhere)
-    if identity.state == "new":
-        store = await SqlMetadataStore.open(env, identity.metadata_url, create=True)
-    else:
-        store, url = await open_current(env, identity.metadata_url)
+    store, url = await _open(env, directory, identity, options)
+    try:
+        check_standbys(store, options.settings)
+        await _check_or_create_cluster(store, directory, identity)
         if url != identity.metadata_url:
             identity = dataclasses.replace(identity, metadata_url=url)
             directory.save_identity(identity)
-    try:
-        _check_standbys(store, options.settings)
-        await _check_or_create_cluster(store, directory, identity)
         if options.metadata_restored:
             await mark_restored(env, store)
         registered = await registered_instances(store)
@@ -106,6 +100,22 @@ async def prepare(
         tuple(members),
     )
     return Prepared(found, {one: target.reason for one, target in targets.items() if isinstance(target, WaitFor)}, told)
+
+
+async def _open(
+    env: Environment, directory: ClusterDirectory, identity: ClusterIdentity, options: StartOptions
+) -> tuple["SqlMetadataStore", str]:
+    """The metadata store, and its URL."""
+    # Slow to import, and `status` and `stop` do without.
+    from ..storage.metadata.sql import SqlMetadataStore, open_current
+    from .new_address import open_at_new_address
+
+    if identity.state == "new":
+        return await SqlMetadataStore.open(env, identity.metadata_url, create=True), identity.metadata_url
+    given = directory.given_url(options.metadata_url) if options.metadata_url is not None else identity.metadata_url
+    if given == identity.metadata_url:
+        return await open_current(env, given)
+    return await open_at_new_address(env, identity, given, restored=options.metadata_restored)
 
 
 async def _store_desired(
@@ -149,7 +159,8 @@ def _choose_ports(options: StartOptions, data_directory: str) -> Layout:
     return Layout(options.host, port, admin_port, spare[1], data_directory)
 
 
-def _check_standbys(store: "SqlMetadataStore", settings: Settings) -> None:
+def check_standbys(store: "SqlMetadataStore", settings: Settings) -> None:
+    """Raises ClusterError where a failover would lose changes, unless a setting allows that."""
     if store.failover_loses_changes and not settings.allow_asynchronous_metadata_standbys:
         raise ClusterError(
             "the metadata's URL names several hosts, but no standby is synchronous. A failover would lose changes: set "

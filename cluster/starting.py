@@ -40,7 +40,8 @@ def start(
         ensemble: `ensemble/write quorum/ack quorum`, 3/3/2 by default.
         settings: Settings by the names that `magnetar settings` lists.
         config: A file of `name=value` lines.
-        metadata: URL of a PostgreSQL database, in place of the SQLite file in `data_dir`.
+        metadata: URL of a PostgreSQL database, in place of the SQLite file in `data_dir`. The directory keeps it. Pass
+            another one when the address or the password of the same database has changed.
         accept_lost_disk: Bookies whose disks will not come back, such as `bookie-2`. They begin empty, and their data
             is copied from the others.
         metadata_restored: Say once after each restore of the metadata from a backup. All bookies are then asked for the

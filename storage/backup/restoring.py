@@ -38,7 +38,7 @@ EPOCHS = 1 << 16
 """More than the coordinators between two restores. An epoch has 31 bits."""
 NUMBERS = 1 << 24
 
-LEFT_OUT = (metadata_keys.MOVED_TO, metadata_keys.MOVED_FROM, metadata_keys.RESTORED_FROM)
+LEFT_OUT = (metadata_keys.MOVED_TO, metadata_keys.MOVED_FROM, metadata_keys.MOVED_PROBE, metadata_keys.RESTORED_FROM)
 
 
 def version_growth(backup: CheckedBackup, now_ms: int) -> int:

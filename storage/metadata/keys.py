@@ -19,6 +19,7 @@
 | `restored/ledgers` | ledger ids that were in use when the metadata was restored from an older state |
 | `restored/from` | the backup from which the metadata was restored |
 | `moved/to`, `moved/from` | a move of the metadata to another database (see `moved_store`) |
+| `moved/probe` | what shows that two URLs lead to the same database (see `cluster.new_address`) |
 | `pins/<topic path>/<pin>` | ledgers that a planned read keeps alive |
 | `schemas/<tenant>/<namespace>/<local name>` | the versions of a topic's schema |
 
@@ -41,6 +42,7 @@ RESTORED_LEDGERS = "restored/ledgers"
 RESTORED_FROM = "restored/from"
 MOVED_TO = "moved/to"
 MOVED_FROM = "moved/from"
+MOVED_PROBE = "moved/probe"
 DESIRED_STATE = "desired/state"
 
 COUNTERS_PREFIX = "counters/"

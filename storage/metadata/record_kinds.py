@@ -82,6 +82,7 @@ METADATA_KINDS: tuple[RecordKind[Any], ...] = (
     RecordKind(keys.RESTORED_FROM, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.MOVED_TO, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.MOVED_FROM, decode_map, NAMES_NO_LEDGERS),
+    RecordKind(keys.MOVED_PROBE, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.COUNTERS_PREFIX, decode_map, NAMES_NO_LEDGERS, brokers_write=True),
     RecordKind(keys.BOOKIES_PREFIX, decode_map, NAMES_NO_LEDGERS),
     RecordKind(keys.LEDGERS_PREFIX, LedgerMetadata.unpack, NAMES_NO_LEDGERS, brokers_write=True),  # it is the ledger

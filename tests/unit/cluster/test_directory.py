@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.cluster.directory import ClusterDirectory
-from magnetar.protocol.errors import ClusterError
+from magnetar.protocol.errors import ClusterError, SettingError
 
 
 def complete(directory: ClusterDirectory) -> None:
@@ -57,11 +57,48 @@ def test_refuses_an_identity_whose_metadata_store_is_gone(tmp_path: Path) -> Non
         directory.establish_identity(None, [])
 
 
-def test_refuses_another_metadata_store(tmp_path: Path) -> None:
+def test_another_url_changes_nothing_in_a_directory_whose_store_is_complete(tmp_path: Path) -> None:
     directory = ClusterDirectory(tmp_path)
     complete(directory)
-    with pytest.raises(ClusterError, match="keeps its metadata at"):
-        directory.establish_identity("postgresql://elsewhere/magnetar", [])
+    before = (tmp_path / "cluster.json").read_bytes()
+    identity = directory.establish_identity("postgresql://elsewhere/magnetar", [])
+    assert identity.metadata_url == directory.sqlite_url
+    assert (tmp_path / "cluster.json").read_bytes() == before
+
+
+WRONG = "postgresql://magnetar:s3cret@127.0.0.1:1/magnetar"
+
+
+@pytest.mark.parametrize(
+    ("corrected", "same_cluster"),
+    [
+        ("postgresql://magnetar:0ther@127.0.0.1:1/magnetar", True),
+        # The database that was named first may hold the first cluster's id.
+        ("postgresql://magnetar:s3cret@db:5432/magnetar", False),
+        ("sqlite", False),
+    ],
+)
+def test_the_url_of_a_store_that_was_never_completed_can_be_corrected(
+    tmp_path: Path, corrected: str, same_cluster: bool
+) -> None:
+    directory = ClusterDirectory(tmp_path)
+    first = directory.establish_identity(WRONG, [])
+    assert "s3cret" not in repr(first) and first.secret.hex() not in repr(first)
+    second = directory.establish_identity(corrected, [])
+    assert second.metadata_url == (directory.sqlite_url if corrected == "sqlite" else corrected)
+    assert directory.load_identity() == second == directory.establish_identity(None, [])
+    assert (second.cluster_id == first.cluster_id) == same_cluster
+    assert stat.S_IMODE((tmp_path / "cluster.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://u:s3cret@h/d", "host=h password=s3cret", "postgresql://u:s3@cret@h/d", "sqlite:////other.db"]
+)
+def test_a_url_of_no_metadata_store_leaves_nothing_behind(tmp_path: Path, url: str) -> None:
+    with pytest.raises((ClusterError, SettingError)) as refused:
+        ClusterDirectory(tmp_path).establish_identity(url, [])
+    assert "s3" not in str(refused.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_interrupted_first_start_is_completed(tmp_path: Path) -> None:
