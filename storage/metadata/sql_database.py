@@ -108,12 +108,12 @@ def make_engine(url: URL, *, snapshot: bool = False, copies: bool = False) -> En
         "idle_in_transaction_session_timeout": COPY_IDLE_TIMEOUT_MS if snapshot or copies else IDLE_TIMEOUT_MS,
         "synchronous_commit": "on",
     }
-    if snapshot:
-        options["default_transaction_read_only"] = "on"
     return create_engine(
         url,
         poolclass=NullPool,
         isolation_level="REPEATABLE READ" if snapshot else "READ COMMITTED",
+        # Not default_transaction_read_only: libpq would find no host of a list that can be written to.
+        execution_options={"postgresql_readonly": True} if snapshot else {},
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
             "tcp_user_timeout": LOCK_TIMEOUT_MS,

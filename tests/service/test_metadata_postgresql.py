@@ -7,6 +7,7 @@ import pytest
 
 from magnetar.protocol.errors import ClusterError, MetadataUnavailable, NoSuchKey, OutcomeUnknown, StaleEpoch
 from magnetar.runtime.environment import Environment
+from magnetar.storage.backup.sql_copies import SqlSnapshot
 from magnetar.storage.metadata.sql import SqlMetadataStore
 from magnetar.storage.metadata.store import Guard, Write
 from support.servers import postgresql_server
@@ -99,3 +100,9 @@ async def test_a_connection_lost_during_commit_leaves_the_outcome_open(
     event.remove(store._database._engine, "commit", cut)
     assert await store.get("lost") is None
     await store.close()
+
+
+async def test_a_snapshot_changes_nothing(env: Environment, postgresql: postgresql_server.PostgresqlServer) -> None:
+    await (await SqlMetadataStore.open(env, postgresql.url, create=True)).close()
+    with SqlSnapshot(env.files, postgresql.url) as snapshot, pytest.raises(MetadataUnavailable, match="read-only"):
+        list(snapshot._rows("WHERE false; DELETE FROM magnetar_metadata", ()))
