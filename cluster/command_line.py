@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from rich.console import Console
 
-from ..protocol.errors import ClusterError, SettingError
+from ..protocol.errors import ClusterError
 from ..protocol.names import VERSION
 from ..runtime.logs import log_to_stderr
 from .admin.tree import admin
@@ -100,7 +100,11 @@ def start(
     config: Annotated[Path | None, typer.Option(help="A settings file: one NAME=VALUE per line.")] = None,
     metadata: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="URL of a PostgreSQL database that keeps the metadata, instead of SQLite."),
+        typer.Option(
+            metavar="URL",
+            help="URL of a PostgreSQL database that keeps the metadata, instead of SQLite. The data directory keeps "
+            "the URL. Pass it again when the host, the password or the list of hosts has changed.",
+        ),
     ] = None,
     accept_lost_disk: Annotated[
         list[str] | None,
@@ -128,7 +132,7 @@ def start(
 
     log_to_stderr(logging.WARNING, "magnetar: %(message)s")
     with clear_errors():
-        from .planning import load_settings
+        from .planning import load_settings, parse_settings
         from .preparing import StartOptions
 
         chosen = load_settings(ensemble, str(config) if config else None, parse_settings(settings or []))
@@ -268,19 +272,6 @@ def settings() -> None:
 def version() -> None:
     """Print the version."""
     print(VERSION)
-
-
-def parse_settings(given: list[str]) -> dict[str, object]:
-    """`name=value` pairs as a dictionary. Raises SettingError for one without a name, or a name given twice."""
-    parsed: dict[str, object] = {}
-    for pair in given:
-        name, separator, value = pair.partition("=")
-        if not separator or not name.strip():
-            raise SettingError(f"{pair!r} is not a setting: write NAME=VALUE")
-        if name.strip() in parsed:
-            raise SettingError(f"{name.strip()} is set twice: give it once")
-        parsed[name.strip()] = value.strip()
-    return parsed
 
 
 def _stay(cluster: "RayCluster") -> None:

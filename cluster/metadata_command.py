@@ -59,11 +59,18 @@ def migrate(
         str | None, typer.Option("--to", metavar="URL", help="An empty PostgreSQL database, or `sqlite`.")
     ] = None,
     cancel: Annotated[bool, typer.Option("--cancel", help="Take back a move that was interrupted.")] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="A setting, as for `start`: allowAsynchronousMetadataStandbys."
+        ),
+    ] = None,
     data_dir: DataDirectory = None,
 ) -> None:
     """Move the metadata to another database. A cluster on Ray may run meanwhile: its coordinator moves along."""
     from .metadata_copies import cancel_migration
     from .metadata_copies import migrate as move
+    from .planning import load_settings, parse_settings
 
     if cancel == (to is not None):
         raise typer.BadParameter("give either --to or --cancel")
@@ -74,9 +81,16 @@ def migrate(
         console.print(f"the move to {url} is taken back: the old store counts", highlight=False, soft_wrap=True)
         return
     with clear_errors(), _shown() as progress:
-        moved = move(directory, to, progress.show)
+        moved = move(directory, to, progress.show, load_settings(given=parse_settings(settings or [])))
     what = "the metadata" if moved.records is None else f"the metadata, {moved.records} records,"
     console.print(f"{what} is at {moved.url} now", highlight=False, soft_wrap=True)
+    if moved.stays_bound:
+        console.print(
+            "The cluster runs on. Its coordinator stays on its machine, and has no deputy, until the next `magnetar "
+            "stop` and `magnetar start`.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 class _Shown:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from ..protocol.errors import ClusterError
 from ..runtime.database_url import shown_url
 from ..runtime.environment import Environment
+from ..runtime.settings.declarations import Settings
 from ..storage.backup import moving
 from ..storage.backup.backup_file import (
     BackupHead,
@@ -25,13 +26,14 @@ from ..storage.backup.backup_file import (
     write_backup,
 )
 from ..storage.backup.restoring import is_as_restored, is_restored_from, restored_floor, restored_records
-from ..storage.backup.sql_copies import SqlSnapshot, fill, records_of_empty_or_known
+from ..storage.backup.sql_copies import SqlSnapshot, fill, not_empty, records_of_empty_or_known
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import cluster_id_of
-from ..storage.metadata.moved_store import Move, complete_copy
+from ..storage.metadata.moved_store import Move, complete_copy, moved_to
 from ..storage.metadata.sql import SqlMetadataStore, open_current
 from ..storage.metadata.store import Versioned
 from .directory import ClusterDirectory, ClusterIdentity
+from .preparing import check_standbys
 from .ray_session import RaySession
 
 T = TypeVar("T")
@@ -39,16 +41,18 @@ T = TypeVar("T")
 ShowProgress = Callable[[str, int, int | None], None]
 """Told what is being done, how many records there are so far, and of how many, if that is known."""
 
-SQLITE = "sqlite"
-"""In place of a URL: the SQLite file of the data directory."""
-
 
 @dataclass(frozen=True)
 class Moved:
-    """What a move did. `records` is None where an earlier run had copied them."""
+    """What a move did. `records` is None where an earlier run had copied them.
+
+    With `stays_bound` a cluster runs whose coordinator was started for a SQLite file: until the next stop and start,
+    Ray keeps it on its machine, and it has no deputy.
+    """
 
     url: str
     records: int | None
+    stays_bound: bool = False
 
 
 def silent(what: str, done: int, of: int | None) -> None:
@@ -94,8 +98,15 @@ def restore(
         directory.unlock()
 
 
-def migrate(data_directory: str | os.PathLike[str], to: str, progress: ShowProgress = silent) -> Moved:
-    """Move the metadata to the database at `to`, a URL or `SQLITE`. A move that was interrupted is finished.
+def migrate(
+    data_directory: str | os.PathLike[str],
+    to: str,
+    progress: ShowProgress = silent,
+    settings: Settings | None = None,
+) -> Moved:
+    """Move the metadata to the database at `to`, a URL or `sqlite`. A move that was interrupted is finished.
+
+    The settings say whether several hosts without a synchronous standby are taken.
 
     Raises ClusterError and what stores raise. Until the records of both sides say otherwise, the old store counts.
     """
@@ -103,18 +114,18 @@ def migrate(data_directory: str | os.PathLike[str], to: str, progress: ShowProgr
     directory.lock()
     try:
         identity = _identity(directory)
-        new_url = directory.sqlite_url if to == SQLITE else to
-        if new_url.startswith("sqlite:"):
-            if new_url != directory.sqlite_url:
-                raise ClusterError(f"SQLite lies in the data directory: write --to {SQLITE}")
+        new_url = directory.given_url(to)
+        if new_url == directory.sqlite_url:
             _refuse_running(
                 directory, "a move to SQLite needs a stopped cluster, because the coordinator may run elsewhere"
             )
         if shown_url(new_url) == shown_url(identity.metadata_url):
             raise ClusterError(f"the metadata is at {shown_url(new_url)} already")
-        moved = _with_environment(lambda env: _move(env, identity, new_url, progress))
+        chosen = settings or Settings()
+        moved = _with_environment(lambda env: _move(env, identity, new_url, chosen, progress))
         directory.save_identity(dataclasses.replace(identity, metadata_url=new_url))
-        return moved
+        was_bound = identity.metadata_url == directory.sqlite_url
+        return dataclasses.replace(moved, stays_bound=was_bound and _may_run(directory))
     finally:
         directory.unlock()
 
@@ -142,12 +153,17 @@ def cancel_migration(data_directory: str | os.PathLike[str]) -> Move:
 
 
 def _refuse_running(directory: ClusterDirectory, why: str) -> None:
+    if _may_run(directory):
+        raise ClusterError(f"{why}: run `magnetar stop` first")
+
+
+def _may_run(directory: ClusterDirectory) -> bool:
+    """Whether a cluster runs on Ray, as far as is known here: on a Ray that was joined it is taken to run."""
     run = directory.load_run()
     if run is None:
-        return
+        return False
     session = RaySession.from_record(run["ray"])
-    if session.kind == "joined" or any(process.alive for process in session.processes):
-        raise ClusterError(f"{why}: run `magnetar stop` first")
+    return session.kind == "joined" or any(process.alive for process in session.processes)
 
 
 def _identity(directory: ClusterDirectory) -> ClusterIdentity:
@@ -199,9 +215,10 @@ def _restore(
             f"{directory.path} belongs to cluster {identity.cluster_id}, and the backup to cluster {cluster_id}: "
             "choose the backup of this cluster, or another --data-dir"
         )
-    url = metadata_url or (identity.metadata_url if identity is not None else directory.sqlite_url)
-    if url.startswith("sqlite:"):
-        url = directory.sqlite_url
+    if metadata_url is not None:
+        url = directory.given_url(metadata_url)
+    else:
+        url = identity.metadata_url if identity is not None else directory.sqlite_url
     if identity is not None and shown_url(url) != shown_url(identity.metadata_url):
         if records_of_empty_or_known(env.files, identity.metadata_url, ())[0]:
             raise ClusterError(
@@ -237,13 +254,17 @@ def _check_restored(url: str, backup: CheckedBackup, known: Mapping[str, Metadat
     raise ClusterError(f"{why}, and nothing is overwritten: move it away, or choose an empty database with --metadata")
 
 
-async def _move(env: Environment, identity: ClusterIdentity, new_url: str, progress: ShowProgress) -> Moved:
+async def _move(
+    env: Environment, identity: ClusterIdentity, new_url: str, settings: Settings, progress: ShowProgress
+) -> Moved:
     def copied(done: int) -> None:
         progress("copying records", done, None)
 
     old = await SqlMetadataStore.open(env, identity.metadata_url, beside=True)
     records = None
     try:
+        if await moved_to(old) is None:
+            await _check_target(env, new_url, settings)
         move = await moving.begin(env, old, new_url)
         if not move.done:
             records = await env.offload.run(moving.copy, env.files, identity.metadata_url, new_url, move, copied)
@@ -256,6 +277,19 @@ async def _move(env: Environment, identity: ClusterIdentity, new_url: str, progr
     finally:
         await new.close()
     return Moved(shown_url(new_url), records)
+
+
+async def _check_target(env: Environment, new_url: str, settings: Settings) -> None:
+    """Raise an error for a database that cannot be moved to, while the coordinator is still active on the old one."""
+    if not new_url.startswith("sqlite:"):
+        store = await SqlMetadataStore.open(env, new_url, create=True)
+        try:
+            check_standbys(store, settings)
+        finally:
+            await store.close()
+    count, known = await env.offload.run(records_of_empty_or_known, env.files, new_url, [metadata_keys.MOVED_FROM])
+    if count and metadata_keys.MOVED_FROM not in known:
+        raise not_empty(shown_url(new_url))
 
 
 def _with_environment(run: Callable[[Environment], Coroutine[object, object, T]]) -> T:

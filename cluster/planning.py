@@ -39,6 +39,19 @@ def load_settings(
     return Settings.load(config, environment, overrides)
 
 
+def parse_settings(given: list[str]) -> dict[str, object]:
+    """`name=value` pairs as a dictionary. Raises SettingError for one without a name, or a name given twice."""
+    parsed: dict[str, object] = {}
+    for pair in given:
+        name, separator, value = pair.partition("=")
+        if not separator or not name.strip():
+            raise SettingError(f"{pair!r} is not a setting: write NAME=VALUE")
+        if name.strip() in parsed:
+            raise SettingError(f"{name.strip()} is set twice: give it once")
+        parsed[name.strip()] = value.strip()
+    return parsed
+
+
 def check_size(brokers: int, bookies: int, settings: Settings) -> None:
     """Raise ClusterError for a cluster that could not acknowledge anything."""
     if brokers < 1:

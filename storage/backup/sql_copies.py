@@ -163,7 +163,7 @@ def _fill(
                 connection.exec_driver_sql(f"LOCK TABLE {TABLE} IN EXCLUSIVE MODE")
             leftover = replaces is not None and _exists(connection, f'"key" = {mark}', (replaces,))
             if not leftover and _exists(connection, f'"key" <> {mark}', (FLOOR_KEY,)):
-                raise ClusterError(f"{shown} holds metadata already: nothing is overwritten. Choose an empty database")
+                raise not_empty(shown)
             connection.exec_driver_sql(f"DELETE FROM {TABLE}")
             connection.exec_driver_sql(insert, (FLOOR_KEY, b"", floor))
             count = 0
@@ -178,6 +178,11 @@ def _fill(
         raise _unavailable(shown, error) from error
     finally:
         engine.dispose()
+
+
+def not_empty(shown: str) -> ClusterError:
+    """The error for a database that was to be filled, and holds records."""
+    return ClusterError(f"{shown} holds metadata already: nothing is overwritten. Choose an empty database")
 
 
 def _exists(connection: Connection, condition: str, arguments: tuple[str]) -> bool:

@@ -1,6 +1,7 @@
 """A cluster's metadata moves between SQLite and PostgreSQL; whatever crashes in between, at most one copy counts."""
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import magnetar
 from magnetar.cluster import metadata_copies
 from magnetar.cluster.command_line import app
 from magnetar.cluster.handle import Cluster
-from magnetar.protocol.errors import ClusterError, MetadataUnavailable
+from magnetar.protocol.errors import ClusterError, MetadataUnavailable, SettingError
 from magnetar.runtime.environment import Environment
 from magnetar.storage.backup import moving
 from magnetar.storage.metadata.epoch_guard import take_office
@@ -214,11 +215,53 @@ def test_a_database_with_another_clusters_metadata_is_never_overwritten(
     metadata_copies.migrate(tmp_path / "other", database)
     with pytest.raises(ClusterError, match="nothing is overwritten"):
         metadata_copies.migrate(directory, database)
-    metadata_copies.cancel_migration(directory)
+    with pytest.raises(ClusterError, match="no move of the metadata is under way"):
+        metadata_copies.cancel_migration(directory)
     with start(directory) as cluster:
         assert read(cluster, "topic") == [b"one"]
     with start(tmp_path / "other"):
         pass
+
+
+def epoch_of(directory: Path) -> bytes:
+    """The record with the epoch, in the SQLite file. Who begins a move raises it, which ends the coordinator."""
+    with sqlite3.connect(directory / "coordinator" / "metadata.db") as connection:
+        query = "SELECT value FROM magnetar_metadata WHERE \"key\" = 'coordinator/epoch'"
+        return connection.execute(query).fetchone()[0]
+
+
+def test_a_database_that_cannot_be_moved_to_leaves_the_coordinator_active(
+    directory: Path, database: str, postgresql: PostgresqlServer
+) -> None:
+    before = epoch_of(directory)
+    several = f"{database},{postgresql.directory}&port=5432,5432"
+    for url, error, message in (
+        ("postgresql://u:s3cret@127.0.0.1:1/d", MetadataUnavailable, "cannot be reached"),
+        ("mysql://u:s3cret@h/d", SettingError, "cannot be mysql"),
+        (several, ClusterError, "synchronous_standby_names"),
+    ):
+        with pytest.raises(error, match=message) as refused:
+            metadata_copies.migrate(directory, url)
+        assert "s3cret" not in str(refused.value)
+    assert epoch_of(directory) == before
+    with pytest.raises(ClusterError, match="no move of the metadata is under way"):
+        metadata_copies.cancel_migration(directory)
+    option = ["--set", "allowAsynchronousMetadataStandbys=true"]
+    command = ["metadata", "migrate", "--to", several, "--data-dir", str(directory)]
+    assert "synchronous_standby_names" in CliRunner().invoke(app, command).output
+    result = CliRunner().invoke(app, [*command, *option])
+    assert result.exit_code == 0, result.output
+    assert "deputy" not in result.output, "no cluster runs"
+    assert metadata_copies.backup(directory, str(directory / "backup")) > 10
+    assert not asyncio.run(in_office(sqlite_url(str(directory / "coordinator" / "metadata.db"))))
+
+
+def test_the_command_refuses_an_embedded_cluster_that_runs(directory: Path, database: str) -> None:
+    with start(directory) as cluster:
+        with pytest.raises(ClusterError, match="in use by another Magnetar process"):
+            metadata_copies.migrate(directory, database)
+        publish(cluster, "topic", b"two")
+        assert read(cluster, "topic") == [b"one", b"two"]
 
 
 def test_a_restore_into_postgresql_needs_the_old_store_gone(directory: Path, database: str, tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from magnetar.cluster.command_line import app, parse_settings
+from magnetar.cluster.command_line import app
+from magnetar.cluster.planning import parse_settings
 from magnetar.protocol.errors import SettingError
 
 
