@@ -46,7 +46,7 @@ ShowProgress = Callable[[str, int, int | None], None]
 class Moved:
     """What a move did. `records` is None where an earlier run had copied them.
 
-    With `stays_bound` a cluster runs whose coordinator was started for a SQLite file: until the next stop and start,
+    With `stays_bound` a cluster runs whose coordinator was started for a SQLite file. Until the next stop and start,
     Ray keeps it on its machine, and it has no deputy.
     """
 

@@ -6,11 +6,11 @@ taken by mistake. A new URL is taken only if one of these holds:
 1. It differs from the old one in nothing but the password, or how the connection is encrypted.
 2. The old database says that its records were moved to the new URL, and that the move is done (see `moved_store`).
 3. Both URLs lead to the same database: a random value that is written through the new one is read through the old one.
-4. The old database does not answer, or does not hold this cluster any longer, and the operator says with
-   `--metadata-restored` that the new one may be an older copy. That start treats it as metadata from a backup.
+4. The old database does not answer, or does not hold this cluster any longer. The operator passes
+   `--metadata-restored`, and the start treats the new one as metadata from a backup.
 
-In each case the new database must hold this cluster, and take a coordinator: one that was moved away, or one whose copy
-was never completed, is refused. Two databases that both answer and both count are always refused.
+In each case the new database must hold this cluster, and take a coordinator. One that was moved away is refused, and so
+is a copy that was never completed. Two databases that both answer and both count are always refused.
 """
 
 import asyncio

@@ -21,7 +21,7 @@ from magnetar.protocol.errors import ClusterError, MetadataUnavailable
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.backup import moving
-from support.servers.postgresql_server import PostgresqlServer
+from support.servers.postgresql_server import PostgresqlServer, reason_to_skip
 
 NOWHERE = "postgresql://magnetar:s3cret@127.0.0.1:1/magnetar"
 
@@ -55,14 +55,26 @@ class Places:
         self.run(f"DROP DATABASE IF EXISTS {database}", f"CREATE DATABASE {database} TEMPLATE metadata")
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresqlServer]:
+    """It syncs nothing, because databases are made and dropped for each test."""
+    reason = reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    server = PostgresqlServer("fsync=off")
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
 @pytest.fixture
-def places(postgresql: PostgresqlServer, tmp_path: Path) -> Iterator[Places]:
-    found = Places(postgresql, tmp_path)
-    databases = ("metadata", "copy", "other")
-    drop = [f"DROP DATABASE IF EXISTS {one} WITH (FORCE)" for one in databases]
-    found.run(*drop, *(f"CREATE DATABASE {one}" for one in databases))
-    yield found
-    found.run(*drop)
+def places(server: PostgresqlServer, tmp_path: Path) -> Places:
+    found = Places(server, tmp_path)
+    for database in ("metadata", "copy", "other"):
+        found.run(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)", f"CREATE DATABASE {database}")
+    return found
 
 
 def prepared(path: Path, url: str | None = None, *, restored: bool = False) -> Prepared:
