@@ -100,11 +100,7 @@ def start(
     config: Annotated[Path | None, typer.Option(help="A settings file: one NAME=VALUE per line.")] = None,
     metadata: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL",
-            help="URL of a PostgreSQL database that keeps the metadata, instead of SQLite. The data directory keeps "
-            "the URL. Pass it again when the host, the password or the list of hosts has changed.",
-        ),
+        typer.Option(metavar="URL", help="PostgreSQL that keeps the metadata, instead of SQLite. Again if it changed."),
     ] = None,
     accept_lost_disk: Annotated[
         list[str] | None,
