@@ -3,14 +3,18 @@
 It runs what decides, stores and tells who owns what, with members that only follow. For each event it prints metadata
 transactions, records, messages, bytes and processor time. Nothing of it may grow with the number of topics, except
 what says so. The second table is of bookies and ledgers (`simulation/scaling/ledgers.py`).
+
+The last line compares the death of one broker with the target. The exit status is 1 when the target is missed.
 """
 
 import argparse
 import asyncio
+import math
 import resource
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
@@ -30,6 +34,19 @@ from simulation.scaling.counting import CountingStore
 
 PAGE = 5000
 """Topics of its slots that one answer brings a broker."""
+BROKER_DIES = "one broker dies"
+REASSIGNED_MAX_S = 5.0
+"""Target: the coordinator's processor time until the partitions of a dead broker have other owners."""
+MESSAGES_PER_MOVED_MAX = 10.0
+"""Target: messages per moved partition, of which a topic without partitions is one."""
+
+
+class Costs(Protocol):
+    """What the verdict asks of an event."""
+
+    messages: float
+    claimed: float
+    cpu_ms: float
 
 
 class Follower:
@@ -177,7 +194,7 @@ async def measure(brokers: int, topics: int, partitions: int, slots: int) -> "di
             scale.contents.change(f"persistent://public/default/topic-{number:07}", None, partitions)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
     print(f"  the index, names included: {grown / topics:.0f} bytes a topic")
-    with Event(scale, "one broker dies"):
+    with Event(scale, BROKER_DIES):
         await scale.lose(names[brokers // 2])
     with Event(scale, "a broker joins, slots with topics wait"):
         await scale.join("broker-new")
@@ -196,7 +213,27 @@ async def measure(brokers: int, topics: int, partitions: int, slots: int) -> "di
     return scale.events
 
 
-def main() -> None:
+class Verdict(NamedTuple):
+    """How the death of one broker compares with the target."""
+
+    met: bool
+    text: str
+
+
+def verdict(costs: Costs) -> Verdict:
+    """Compare what the death of one broker cost with the target. A death that moves nothing shows nothing: missed."""
+    seconds, moved = costs.cpu_ms / 1e3, round(costs.claimed)
+    messages = costs.messages / moved if moved else math.inf
+    met = seconds <= REASSIGNED_MAX_S and messages <= MESSAGES_PER_MOVED_MAX
+    return Verdict(
+        met,
+        f"{'met' if met else 'MISSED'}: {BROKER_DIES}, {moved} partitions move: {seconds:.3f} s of coordinator time "
+        f"(target: {REASSIGNED_MAX_S:g} s at most), {messages:.3f} messages per moved partition "
+        f"(target: {MESSAGES_PER_MOVED_MAX:g} at most)",
+    )
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--brokers", type=int, default=100)
     parser.add_argument("--bookies", type=int, default=100)
@@ -204,11 +241,14 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=0)
     parser.add_argument("--slots", type=int, default=SLOTS_DEFAULT)
     asked = parser.parse_args()
-    asyncio.run(measure(asked.brokers, asked.topics, asked.partitions, asked.slots))
+    events = asyncio.run(measure(asked.brokers, asked.topics, asked.partitions, asked.slots))
     asyncio.run(ledgers.measure(asked.bookies, asked.topics))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(f"  memory of this process, records included: {peak / 2**20:.1f} GiB")
+    found = verdict(events[BROKER_DIES])
+    print(found.text)
+    return 0 if found.met else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

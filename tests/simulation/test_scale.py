@@ -1,5 +1,10 @@
 """What events cost does not grow with the number of topics and ledgers, except in proportion to what changed."""
 
+import sys
+from types import SimpleNamespace
+
+import pytest
+
 from simulation import scale
 from simulation.scaling import ledgers
 from simulation.scaling.counting import Costs
@@ -50,6 +55,46 @@ async def test_costs_of_events_of_brokers_do_not_depend_on_the_number_of_topics(
         other = many[what]
         assert (one.transactions, one.records, one.messages) == (other.transactions, other.records, other.messages)
     assert many["one broker dies"].transactions == 1
+
+
+@pytest.mark.parametrize("topics", [5 * TOPICS, 50 * TOPICS])
+def test_the_death_of_a_broker_keeps_the_target_and_the_program_says_so(
+    topics: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second number is the target's: 100,000 partitions on 100 brokers."""
+    monkeypatch.setattr(sys, "argv", ["scale.py", "--brokers", "100", "--topics", str(topics)])
+    monkeypatch.setattr(ledgers, "measure", _nothing)
+    assert scale.main() == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("met: one broker dies, ") and "(target: 5 s at most)" in last
+    assert "(target: 10 at most)" in last
+
+
+async def _nothing(bookies: int, topics: int) -> None:
+    """The table of bookies has no part in the verdict."""
+
+
+@pytest.mark.parametrize(
+    ("costs", "met"),
+    [
+        ({"cpu_ms": 5000.0, "messages": 10_000.0, "claimed": 1000.0}, True),
+        ({"cpu_ms": 5001.0, "messages": 10.0, "claimed": 1000.0}, False),
+        ({"cpu_ms": 1.0, "messages": 10_001.0, "claimed": 1000.0}, False),
+        ({"cpu_ms": 1.0, "messages": 99.0, "claimed": 0.0}, False),
+    ],
+)
+def test_the_verdict_is_that_both_figures_are_within_the_target(costs: dict[str, float], met: bool) -> None:
+    found = scale.verdict(SimpleNamespace(**costs))
+    assert found.met is met and found.text.startswith("met: " if met else "MISSED: ")
+
+
+def test_the_program_ends_with_status_1_when_the_target_is_missed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scale.py", "--brokers", "100", "--topics", "100", "--slots", "256"])
+    monkeypatch.setattr(ledgers, "measure", _nothing)
+    assert scale.main() == 1, "99 brokers are told of the slots of one topic"
+    assert capsys.readouterr().out.splitlines()[-1].startswith("MISSED: ")
 
 
 async def test_costs_of_events_of_bookies_are_those_of_the_ledgers_that_changed() -> None:
