@@ -94,7 +94,7 @@ class AsyncClient:
             listener_name: The listener whose address lookups ask for, one of the brokers' `advertisedListeners`.
             tls_private_key_file_path: Not supported. Leave it out.
             tls_certificate_file_path: Not supported. Leave it out.
-            options: Other fields of `ClientConfiguration`.
+            options: Other [options of a client](#options-of-a-client), by name.
 
         Raises:
             InvalidConfiguration: If an option is impossible.
@@ -186,7 +186,7 @@ class AsyncClient:
             access_mode: Whether others may publish beside this producer.
             message_router: Called as `router(message, partitions)` with CustomPartition; returns the partition's index.
             hashing_scheme: The hash of a key that chooses the partition.
-            options: Other fields of `ProducerConfiguration`.
+            options: Other [options of a producer](#options-of-a-producer), by name.
 
         Returns:
             The producer, connected.
@@ -276,7 +276,7 @@ class AsyncClient:
                 is awaited. A plain function must not block.
             pattern_auto_discovery_period: Seconds between two looks for topics that match the pattern, or that a list
                 names.
-            options: Other fields of `ConsumerConfiguration`.
+            options: Other [options of a consumer](#options-of-a-consumer), by name.
 
         Returns:
             The consumer, connected.
@@ -328,7 +328,7 @@ class AsyncClient:
             crypto_failure_action: What happens to a message that cannot be decrypted.
             reader_listener: Called as `listener(reader, message)`, for one message at a time. A coroutine function is
                 awaited. A plain function must not block.
-            options: Other fields of `ReaderConfiguration`.
+            options: Other [options of a reader](#options-of-a-reader), by name.
 
         Returns:
             The reader, connected.

@@ -102,7 +102,7 @@ class Client:
             listener_name: The listener whose address lookups ask for, one of the brokers' `advertisedListeners`.
             tls_private_key_file_path: Not supported. Leave it out.
             tls_certificate_file_path: Not supported. Leave it out.
-            options: Other fields of `ClientConfiguration`.
+            options: Other [options of a client](#options-of-a-client), by name.
 
         Raises:
             InvalidConfiguration: If an option is impossible.
@@ -184,7 +184,7 @@ class Client:
             access_mode: Whether others may publish beside this producer.
             message_router: Called as `router(message, partitions)` with CustomPartition; returns the partition's index.
             hashing_scheme: The hash of a key that chooses the partition.
-            options: Other fields of `ProducerConfiguration`.
+            options: Other [options of a producer](#options-of-a-producer), by name.
 
         Returns:
             The producer, connected.
@@ -270,7 +270,7 @@ class Client:
             dead_letter_policy: When messages go to a dead letter topic. For Shared and KeyShared subscriptions.
             crypto_failure_action: What happens to a message that cannot be decrypted.
             is_pattern_topic: Whether `topic` is the text of a pattern.
-            options: Other fields of `ConsumerConfiguration`.
+            options: Other [options of a consumer](#options-of-a-consumer), by name.
 
         Returns:
             The consumer, connected.
@@ -317,7 +317,7 @@ class Client:
             crypto_key_reader: Where the private keys come from.
             start_message_id_inclusive: Start at the start message, not behind it.
             crypto_failure_action: What happens to a message that cannot be decrypted.
-            options: Other fields of `ReaderConfiguration`.
+            options: Other [options of a reader](#options-of-a-reader), by name.
 
         Returns:
             The reader, connected.

@@ -334,7 +334,7 @@ class ConsumerConfiguration(Options):
         InitialPosition.Latest, "Where a new subscription starts.", choice=InitialPosition
     )
     pattern_auto_discovery_period: int = option(
-        60, "Seconds between two looks for topics that match the pattern, or that a list names.", minimum=1
+        60, "Seconds between two looks for topics that match the pattern, or that a list names.", minimum=1, unit="s"
     )
     regex_subscription_mode: RegexSubscriptionMode = option(
         RegexSubscriptionMode.PersistentOnly, "Which topics a pattern takes.", choice=RegexSubscriptionMode

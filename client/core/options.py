@@ -29,6 +29,7 @@ def option(
     minimum: int | None = None,
     choice: type[IntEnum] | None = None,
     text: bool = False,
+    unit: str = "",
 ) -> T: ...
 @overload
 def option(*, doc: str, text: bool = False, texts: bool = False) -> Any: ...
@@ -40,6 +41,7 @@ def option(
     choice: type[IntEnum] | None = None,
     text: bool = False,
     texts: bool = False,
+    unit: str = "",
 ) -> object:
     """Declare an option. Without a default it must be given.
 
@@ -50,8 +52,9 @@ def option(
         choice: The option is a member of this enumeration.
         text: The option is a string that is not empty.
         texts: The option is a mapping of strings to strings, by default empty.
+        unit: For the reference, where the option's name does not end with it.
     """
-    metadata = {"doc": doc, "minimum": minimum, "choice": choice, "text": text, "texts": texts}
+    metadata = {"doc": doc, "minimum": minimum, "choice": choice, "text": text, "texts": texts, "unit": unit}
     if texts:
         return dataclasses.field(default_factory=dict[str, str], metadata=metadata)
     if default is MISSING:

@@ -1,5 +1,9 @@
-"""The page of the Python API: every name of `magnetar.__all__`, with its signature and its docstring."""
+"""The page of the Python API: every name of `magnetar.__all__`, with its signature and its docstring.
 
+At its end it has every option of clients, producers, consumers and readers, from where they are declared.
+"""
+
+import dataclasses
 import enum
 import inspect
 import re
@@ -7,8 +11,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import magnetar
+from magnetar.client.core.configuration import (
+    ClientConfiguration,
+    ConsumerConfiguration,
+    ProducerConfiguration,
+    ReaderConfiguration,
+)
+from magnetar.client.core.options import Options
 
-from .reference_pages import NOTE
+from .reference_pages import NOTE, table
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$")
 _ITEM = re.compile(r"^(\*{0,2}\w[\w, *]*): (.*)$")
@@ -17,13 +28,23 @@ _ITEM = re.compile(r"^(\*{0,2}\w[\w, *]*): (.*)$")
 INSIDE = {"open_producer", "open_consumer", "open_reader", "close_one", "close_when_forgotten", "inherited"}
 """Public for the client's own other parts only."""
 
+OPTIONS: dict[str, type[Options]] = {
+    "client": ClientConfiguration,
+    "producer": ProducerConfiguration,
+    "consumer": ConsumerConfiguration,
+    "reader": ReaderConfiguration,
+}
+_UNITS = {"ms": "ms", "millis": "ms", "s": "s", "seconds": "s", "bytes": "bytes"}
+"""By the last word of an option's name."""
+
 
 def python_api() -> str:
     """Functions, classes and enumerations. Errors have a page of their own."""
     parts = [
         f"{NOTE}# Python API\n\n"
         "`import magnetar` gives these names. They are loaded on first use. [Errors](errors.md) have a page of\n"
-        "their own.\n"
+        "their own. The options of [clients](#options-of-a-client), [producers](#options-of-a-producer),\n"
+        "[consumers](#options-of-a-consumer) and [readers](#options-of-a-reader) are at the end.\n"
     ]
     for name in magnetar.__all__:
         value = getattr(magnetar, name)
@@ -37,7 +58,39 @@ def python_api() -> str:
             parts.append(f"## {name}\n\n{_text(value)}\n{members}\n")
         elif not issubclass(value, BaseException):
             parts.append(_class(name, value))
+    parts += [_options(what, declared) for what, declared in OPTIONS.items()]
     return "\n".join(parts)
+
+
+def _options(what: str, declared: type[Options]) -> str:
+    """Every option of one kind of object, in the order of its declaration."""
+    titles = ("option", "type", "default", "unit", "what it does")
+    rows = [
+        (f"`{one.name}`", f"`{_type(one.type)}`", _declared_default(declared, one), unit_of(one), one.metadata["doc"])
+        for one in dataclasses.fields(declared)
+    ]
+    call = declared.CALL if what == "client" else f"Client.{declared.CALL}"
+    return (
+        f"## Options of a {what}\n\nPass them by name to `{call}` or `Async{call}`.\n"
+        f"Impossible values are refused with InvalidConfiguration.\n\n{table(titles, rows)}"
+    )
+
+
+def _declared_default(declared: type[Options], one: "dataclasses.Field[Any]") -> str:
+    """That of the declaration; with that of the asynchronous call, if it is another."""
+    if one.default is dataclasses.MISSING:
+        return "`{}`" if one.default_factory is not dataclasses.MISSING else "none: pass it"
+    text = f"`{_default(one.default)}`"
+    face = magnetar.AsyncClient if declared is ClientConfiguration else getattr(magnetar.AsyncClient, declared.CALL)
+    there = inspect.signature(face).parameters.get(one.name)
+    if there is None or there.default in (one.default, there.empty, None):
+        return text
+    return f"{text}; `{_default(there.default)}` with AsyncClient"
+
+
+def unit_of(one: "dataclasses.Field[Any]") -> str:
+    """The unit of an option, which its declaration says, or the end of its name; empty for counts, texts, switches."""
+    return one.metadata["unit"] or _UNITS.get(one.name.rpartition("_")[2], "")
 
 
 def _class(name: str, kind: type) -> str:

@@ -1,5 +1,6 @@
 """The pages of `docs/reference/` are what the code says."""
 
+import dataclasses
 import enum
 import inspect
 import re
@@ -12,7 +13,7 @@ import pytest
 
 import magnetar
 from tools.generate_reference import pages
-from tools.reference_api import members
+from tools.reference_api import OPTIONS, members, unit_of
 from tools.reference_pages import advice
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +56,20 @@ def test_the_api_page_has_every_public_name() -> None:
         if callable(kind) and not (isinstance(kind, type) and issubclass(kind, BaseException))
     }
     assert wanted <= headings
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+def test_the_api_page_has_every_option_with_its_default_and_its_unit(what: str) -> None:
+    section = PAGES["python-api.md"].partition(f"## Options of a {what}\n")[2].partition("\n## ")[0]
+    rows = [
+        line.replace("\\|", "/").strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")
+    ]
+    declared = dataclasses.fields(OPTIONS[what])
+    assert [row[0] for row in rows] == [f"`{one.name}`" for one in declared]
+    for row, one in zip(rows, declared, strict=True):
+        assert len(row) == 5 and all((row[1], row[2], row[4])), row
+        timed = re.match(r"(?:Maximum )?(?:Milliseconds|Seconds|milliseconds|seconds)", one.metadata["doc"])
+        assert not timed or unit_of(one) in ("ms", "s"), row
 
 
 def public_callables() -> list[tuple[str, Any]]:
