@@ -122,6 +122,7 @@ class Cluster(ABC):
         """Wait until all members that drain have ended, and those that were added run.
 
         A bookie has ended when its directory is removed and its cookie is deleted.
+        A process that fails when this call begins is not waited for.
 
         Args:
             timeout_s: How long to wait, in seconds. None waits as long as it takes.
@@ -136,6 +137,7 @@ class Cluster(ABC):
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         answered = time.monotonic()
+        failing: set[str] | None = None
         while True:
             try:
                 status = self.status()
@@ -150,10 +152,13 @@ class Cluster(ABC):
             draining = desired["draining"] if desired is not None else {}
             if on_progress is not None:
                 on_progress(draining)
+            if failing is None:  # such as a bookie whose disk is lost, to which the drain is the remedy
+                failing = {one["node_id"] for one in status["processes"] if one["restarts"] and one["problem"]}
             states = {one["node_id"]: one["state"] for one in status["processes"]}
             if desired is not None:  # one that was just added, or undrained, has no process yet
                 states = {**dict.fromkeys([*desired["brokers"], *desired["bookies"]], "starting"), **states}
-            starting = [one for one, state in states.items() if state not in ("running", "absent")]
+            settled = ("running", "absent")
+            starting = [one for one, state in states.items() if state not in settled and one not in failing]
             if not draining and not starting:
                 self.refresh()
                 return desired.get("left_over", {}) if desired is not None else {}

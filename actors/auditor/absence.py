@@ -5,6 +5,7 @@ A bookie:
     LIVE ── it leaves the list ──→ AWAY ── `lost_bookie_grace_s` pass ──→ LOST
     AWAY, LOST ── it registers again ──→ LIVE      at once, also in the middle of a repair
     LIVE ── it is to be drained ──→ LOST, and still asked and read from
+    AWAY, LOST ── it is retired ──→ not known any longer      at the next round; a ledger that names it brings it back
 
 `changed` names those whose ledgers have to be looked at again. A bookie that registered may lack what was written
 meanwhile. The ledgers of one that was lost need other bookies. `spares_came` says that a bookie takes copies now and
@@ -37,6 +38,8 @@ class BookieWatch:
         self.spares_came = False
         self.machines_came = False
         self.lost: dict[str, None] = {}
+        self.is_retired: Callable[[str], bool] = lambda bookie: False
+        """Whether a bookie was drained and has ended, and no ledger is known to name it."""
         self.limbo_since: dict[str, float] = {}
         """Also of those that drain: both wait for ledgers to be closed."""
         self._directory = directory
@@ -101,6 +104,8 @@ class BookieWatch:
     def find_lost(self) -> list[str]:
         """Bring `lost` up to date; returns those that were not lost before."""
         now = asyncio.get_running_loop().time()
+        for bookie in [one for one in self._absent_since if self.is_retired(one)]:
+            del self._absent_since[bookie]
         found = [bookie for bookie, since in self._absent_since.items() if now - since >= self._grace_s]
         new = [bookie for bookie in found if bookie not in self.lost]
         for bookie in new:

@@ -171,6 +171,10 @@ class Auditor:
         await self._client.close()
         await self._calls.close()
 
+    def forget_retired(self, is_retired: Callable[[str], bool]) -> None:
+        """Have a bookie no longer count as lost when `is_retired` says so, and no ledger names it."""
+        self._watch.is_retired = lambda bookie: is_retired(bookie) and next(self._index.of(bookie), None) is None
+
     def wake(self) -> None:
         """Begin a round soon."""
         self._wake.set()

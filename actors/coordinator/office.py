@@ -111,6 +111,7 @@ class Office:
             self.lists.damaged_bookies,
         )
         store.on_written = self.auditor.written
+        self.auditor.forget_retired(self._is_retired)
         self.desired.on_change.append(self._desired_changed)
         store.on_superseded = partial(self._superseded, on_ended)
 
@@ -245,6 +246,12 @@ class Office:
             self.lists.bookies_changed()
             self.placement.broker_joined()  # one that stays after all gets slots again
             self.rebalancer.brokers_changed()
+            self.auditor.wake()  # a bookie that was retired is not lost
+
+    def _is_retired(self, bookie: str) -> bool:
+        """Whether the record of what should run does not name it; without a record no bookie is retired."""
+        state = self.desired.state
+        return state is not None and bookie not in state
 
     def _policies_changed(self, change: NamespacePolicies) -> None:
         if self.active:

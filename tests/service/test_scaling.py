@@ -1,9 +1,11 @@
 """Brokers and bookies of an embedded cluster are added, drained, undrained and added again while clients go on."""
 
 import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -12,15 +14,18 @@ from magnetar.actors.processes.local_launcher import LocalLauncher
 from magnetar.actors.processes.plan import NodePlan
 from magnetar.cluster.handle import Cluster
 from magnetar.protocol.errors import ClusterError, NoSuchKey, NotAllowedError
+from support.servers.figures import until
 
 SETTINGS = {"lostBookieRecoveryDelay": 1}
 
 
+def start(directory: Path, **options: Any) -> Cluster:
+    return magnetar.start(embedded=True, data_dir=directory, port=0, admin_port=0, settings=SETTINGS, **options)
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with magnetar.start(
-        embedded=True, data_dir=tmp_path, port=0, admin_port=0, brokers=2, bookies=3, settings=SETTINGS
-    ) as running:
+    with start(tmp_path, brokers=2, bookies=3) as running:
         yield running
 
 
@@ -129,3 +134,54 @@ def test_what_cannot_be_drained_is_refused_with_what_to_do(cluster: Cluster) -> 
     cluster.drain("broker-1")
     with pytest.raises(NotAllowedError, match="broker-2 is the last broker"):
         cluster.drain("broker-2")
+
+
+def test_a_bookie_whose_disk_is_lost_is_replaced_by_a_new_one_and_every_ledger_is_whole_again(tmp_path: Path) -> None:
+    """The steps of docs/guides/operations.md for a disk that is lost, while the cluster runs."""
+    with start(tmp_path, brokers=1, bookies=3) as cluster, cluster.client() as client:
+        client.subscribe("t", "s").close()
+        producer = client.create_producer("t")
+        sent = [producer.send(b"%d" % number) for number in range(20)]
+    shutil.rmtree(tmp_path / "bookie-2")
+    with start(tmp_path) as cluster, cluster.client() as client:
+        assert states(cluster)["bookie-2"] == "absent"
+        producer = client.create_producer("t")
+        sent += [producer.send(b"%d" % number) for number in range(20, 40)]
+        with pytest.raises(NotAllowedError, match="--bookies 4"):
+            cluster.drain("bookie-2")  # its ledgers have nowhere to go
+        cluster.scale(bookies=4)
+        cluster.wait_drained(60)
+        cluster.drain("bookie-2")
+        cluster.wait_drained(120)
+        status = cluster.status()
+        assert status["desired"]["bookies"] == ["bookie-1", "bookie-3", "bookie-4"]  # type: ignore[typeddict-item]
+        assert set(states(cluster).values()) == {"running"}
+        consumer = client.subscribe("t", "s")
+        assert [consumer.receive(10_000).message_id() for _ in sent] == sent
+        consumer.close()
+        until(lambda: is_whole(cluster))
+    with start(tmp_path) as cluster:  # what was written meanwhile is closed now, and gets its copies
+        until(lambda: is_whole(cluster))
+    for bookie in ("bookie-1", "bookie-3"):
+        shutil.rmtree(tmp_path / bookie)
+    with start(tmp_path) as cluster, cluster.client() as client:  # the new bookie alone has every message
+        reader = client.create_reader("t", magnetar.MessageId.earliest)
+        assert [reader.read_next(20_000).message_id() for _ in sent] == sent
+
+
+def is_whole(cluster: Cluster) -> bool:
+    auditor = cluster.status()["auditor"]
+    return auditor is not None and auditor["whole"] and not auditor["lost_bookies"]
+
+
+def test_a_process_that_fails_already_keeps_no_scaling_waiting(cluster: Cluster, tmp_path: Path) -> None:
+    """Such as a bookie that refuses an empty disk: more bookies are the remedy."""
+    shutil.rmtree(tmp_path / "bookie-2")
+    with pytest.raises(ClusterError):
+        cluster.restart(["bookie-2"])
+    cluster.scale(bookies=4)
+    cluster.wait_drained(60)
+    assert states(cluster)["bookie-4"] == "running" and states(cluster)["bookie-2"] != "running"
+    cluster.drain("bookie-2")
+    cluster.wait_drained(120)
+    assert "bookie-2" not in states(cluster)

@@ -1,10 +1,13 @@
 """What should run follows a cluster's record and Ray's nodes: nodes go and come back, members are added and drained."""
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import magnetar
+from support.nodes.network import Host
 from support.nodes.ray_hosts import NodesCluster, RayHosts
 from support.servers.ray_nodes import wait_until
 
@@ -20,6 +23,11 @@ def running(hosts: RayHosts) -> Iterator[NodesCluster]:
 def processes(cluster: NodesCluster) -> dict[str, tuple[str, int]]:
     """State and restarts of each process."""
     return {one["node_id"]: (one["state"], one["restarts"]) for one in cluster.status()["processes"]}
+
+
+def problem_of(cluster: NodesCluster, process: str) -> tuple[str, str]:
+    """Its state, and what keeps it from running."""
+    return next((one["state"], one["problem"]) for one in cluster.status()["processes"] if one["node_id"] == process)
 
 
 def test_a_node_that_comes_back_gets_its_bookie_and_its_broker_goes_elsewhere(hosts, running):
@@ -70,3 +78,63 @@ def test_the_command_line_scales_and_drains_with_progress_and_the_record_stays(h
         for number, ids in enumerate(sent):
             reader = client.create_reader(f"drained-{number}", magnetar.MessageId.earliest)
             assert [reader.read_next(10_000).message_id() for _ in ids] == ids
+
+
+def below(hosts: RayHosts, cluster: NodesCluster, node: Host) -> Path:
+    """The data directory of a node, as the test sees it."""
+    return node.directory / cluster.data_directory.relative_to(hosts.head.inside)
+
+
+def replace_lost_bookie(hosts, cluster, bookie):
+    """The steps of docs/guides/operations.md: one bookie more, then the lost one drains. Bookie-5 takes its place."""
+    data = ["--data-dir", str(cluster.data_directory)]
+    said = hosts.magnetar("scale", "--bookies", "5", *data)
+    assert "bookie-5" in said
+    said = hosts.magnetar("drain", bookie, *data)
+    assert bookie in said and "done" in said
+    assert bookie not in cluster.status()["desired"]["bookies"]
+    wait_until(lambda: bookie not in cluster.status()["registered_bookies"], "the bookie's cookie is gone", 60)
+    wait_until(lambda: cluster.ask("missing_copies", copies=3) == [], "every entry has its copies", 60, 1.0)
+    assert {state for state, _ in processes(cluster).values()} == {"running"}
+    wait_until(lambda: cluster.status()["auditor"]["lost_bookies"] == [], "nothing is said to be lost", 30)
+
+
+def test_a_node_that_returns_with_an_empty_disk_is_filled_again_while_clients_go_on(hosts, running):
+    with hosts.client.network(), running.client() as client:
+        client.subscribe("kept", "keeper").close()
+        producer = client.create_producer("kept")
+        sent = [producer.send(b"%d" % number) for number in range(50)]
+        lost = running.places()["bookie-3"]
+        assert lost is not hosts.head
+        hosts.kill(lost)
+        shutil.rmtree(below(hosts, running, lost))
+        hosts.bring_back(lost)
+        wait_until(
+            lambda: problem_of(running, "bookie-3") == ("absent", "its data lies on no Ray node that is alive"),
+            "the bookie waits for its data, on no empty disk",
+            60,
+        )
+        sent += [producer.send(b"%d" % number) for number in range(50, 100)]
+        replace_lost_bookie(hosts, running, "bookie-3")
+        assert running.places()["bookie-5"] is lost, "the empty node takes the new bookie"
+        sent += [producer.send(b"%d" % number) for number in range(100, 150)]
+        reader = client.create_reader("kept", magnetar.MessageId.earliest)
+        assert [reader.read_next(10_000).message_id() for _ in sent] == sent
+
+
+def test_a_bookie_whose_disk_was_emptied_under_it_refuses_to_serve_until_it_is_replaced(hosts, running):
+    """Its node stays. So the supervisor goes on starting it there, and it never serves the empty disk."""
+    with hosts.client.network(), running.client() as client:
+        client.subscribe("kept", "keeper").close()
+        producer = client.create_producer("kept")
+        sent = [producer.send(b"%d" % number) for number in range(50)]
+        place = running.places()["bookie-2"]
+        shutil.rmtree(below(hosts, running, place) / "bookie-2")
+        running.kill("bookie-2")
+        wait_until(
+            lambda: "has lost its disk" in problem_of(running, "bookie-2")[1], "the bookie refuses the empty disk", 60
+        )
+        sent += [producer.send(b"%d" % number) for number in range(50, 100)]
+        replace_lost_bookie(hosts, running, "bookie-2")
+        reader = client.create_reader("kept", magnetar.MessageId.earliest)
+        assert [reader.read_next(10_000).message_id() for _ in sent] == sent
