@@ -18,12 +18,10 @@ everything about half an hour. Results go to bench/results/nodes/latest.json.
 
 import argparse
 import contextlib
-import json
 import math
 import sys
 import time
 import traceback
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +43,7 @@ from magnetar.protocol.names import broker_id
 from support.nodes.database import Database
 from support.nodes.namespaces import reason_to_skip
 from support.nodes.network import Cut, Host
+from support.nodes.owning import owner
 from support.nodes.ray_hosts import NodesCluster, RayHosts
 from support.servers import postgresql_server
 
@@ -59,14 +58,6 @@ COPIES = 3
 SMALL_LEDGERS = {"managedLedgerMaxEntriesPerLedger": 200, "managedLedgerMinLedgerRolloverTimeMinutes": 0}
 
 console = Console(width=130 if not sys.stdout.isatty() else None)
-
-
-def owner(cluster: NodesCluster, topic: str) -> str:
-    """The broker that owns a topic, by its id."""
-    url = f"{cluster.admin_url}/lookup/v2/topic/persistent/public/default/{topic}"
-    with urllib.request.urlopen(url, timeout=20) as answer:
-        found = json.load(answer)["brokerUrl"]
-    return next(one["id"] for one in cluster.status()["members"] if one["data"].get("url") == found)
 
 
 def topics_of(cluster: NodesCluster, broker: str, count: int) -> list[str]:

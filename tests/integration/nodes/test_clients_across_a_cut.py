@@ -6,9 +6,10 @@ import pytest
 
 import magnetar
 from magnetar import MessageId, ProducerAccessMode, ProducerFenced
-from support.clients.partitions import create_partitioned
+from magnetar.client.core.configuration import ClientConfiguration
 from support.clients.workload import Publisher, check_history, read_log
 from support.nodes.network import Cut
+from support.nodes.owning import topic_on
 from support.servers.ray_nodes import wait_until
 
 NODES = 4
@@ -16,6 +17,8 @@ SETTINGS = {"brokerDeduplicationEnabled": True, "addEntryTimeoutSec": 1.0, "keep
 FENCING, WAIT = ProducerAccessMode.ExclusiveWithFencing, ProducerAccessMode.WaitForExclusive
 READ_MS = 20_000
 GRANT_S = 60.0
+KEEP_ALIVE_S = ClientConfiguration().keep_alive_interval_s
+"""The keep-alive rule alone takes twice as long."""
 
 
 @pytest.fixture(scope="module")
@@ -136,18 +139,18 @@ def test_a_leader_keeps_its_topic_when_the_owner_is_cut_off_until_it_is_fenced(h
 
 @pytest.mark.parametrize("how", list(Cut))
 def test_with_deduplication_each_message_is_there_once_after_a_cut(hosts, cluster, how):
-    topic = f"once-{how.name.lower().replace('_', '-')}"
+    node = hosts.nodes[1]
     with hosts.client.network():
-        create_partitioned(cluster, topic, NODES)
-        with cluster.client() as client:
-            keep(client, topic)
+        topic = topic_on(cluster, node, f"once-{how.name.lower().replace('_', '-')}", NODES)
         with Publisher(cluster.service_url, topic, producer_name=f"steady-{topic}", in_flight_max=500) as publisher:
             publisher.wait_for(1000)
-            hosts.cut(hosts.nodes[1], how)
+            publisher.reset_gap()
+            hosts.cut(node, how)
             publisher.wait_for(1000)
-            hosts.heal(hosts.nodes[1])
+            hosts.heal(node)
             publisher.wait_for(1000)
         assert not publisher.history.failed
+        assert publisher.history.longest_gap_s < KEEP_ALIVE_S
         with cluster.client() as client:
             found = check_history(publisher.history, read_log(client, topic))
         assert found == {"messages": publisher.history.sent, "duplicates": 0}

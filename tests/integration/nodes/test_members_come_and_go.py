@@ -99,7 +99,7 @@ def replace_lost_bookie(hosts, cluster, bookie):
     wait_until(lambda: cluster.status()["auditor"]["lost_bookies"] == [], "nothing is said to be lost", 30)
 
 
-def test_a_node_that_returns_with_an_empty_disk_is_filled_again_while_clients_go_on(hosts, running):
+def test_a_node_that_returns_with_an_empty_disk_is_filled_again(hosts, running):
     with hosts.client.network(), running.client() as client:
         client.subscribe("kept", "keeper").close()
         producer = client.create_producer("kept")
@@ -122,7 +122,7 @@ def test_a_node_that_returns_with_an_empty_disk_is_filled_again_while_clients_go
         assert [reader.read_next(10_000).message_id() for _ in sent] == sent
 
 
-def test_a_bookie_whose_disk_was_emptied_under_it_refuses_to_serve_until_it_is_replaced(hosts, running):
+def test_a_bookie_whose_disk_was_emptied_under_it_refuses_it_and_is_replaced(hosts, running):
     """Its node stays. So the supervisor goes on starting it there, and it never serves the empty disk."""
     with hosts.client.network(), running.client() as client:
         client.subscribe("kept", "keeper").close()

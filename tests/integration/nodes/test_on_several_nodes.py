@@ -3,13 +3,18 @@
 The first tests share a cluster and leave it whole. The publisher keeps only what its callbacks said.
 """
 
+import threading
+import time
+
 import pulsar
 import pytest
 
 import magnetar
+from magnetar.client.core.configuration import ClientConfiguration
 from support.clients.partitions import create_partitioned
 from support.clients.workload import Publisher, check_history, read_log
 from support.nodes.network import Cut
+from support.nodes.owning import topic_on
 from support.servers.ray_nodes import wait_until
 
 NODES = 4
@@ -24,6 +29,10 @@ OUTSIDE = {
 }
 GAP_MAX_S = 15.0
 """Until a session has ended, and the topics have moved; the rest is for a machine that has much else to do."""
+KEEP_ALIVE_S = ClientConfiguration().keep_alive_interval_s
+"""A client that has only the keep-alive rule sends a PING after so long, and moves after as long again. One that
+notices silence takes about 5 s in all. So half the time of the rule tells them apart on a slow machine, too.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -65,20 +74,84 @@ def test_a_start_on_four_nodes_puts_a_broker_and_a_bookie_on_each(hosts, cluster
 
 @pytest.mark.parametrize("how", list(Cut))
 def test_publishing_goes_on_while_a_node_is_cut_off_and_it_joins_again(hosts, cluster, how):
-    topic = f"cut-{how.name.lower().replace('_', '-')}"
-    create_topic(cluster, topic)
+    """Our client has the default keep-alive, whose rule takes twice as long as what is allowed here."""
     node = hosts.nodes[1]
-    client = cluster.client(keep_alive_interval_s=1)
-    with Publisher(cluster.service_url, topic, client=client) as publisher:
+    topic = topic_on(cluster, node, f"cut-{how.name.lower().replace('_', '-')}", NODES)
+    with Publisher(cluster.service_url, topic) as publisher:
         publisher.wait_for(1000)
         publisher.reset_gap()
         hosts.cut(node, how)
         publisher.wait_for(1000)
         hosts.heal(node)
         publisher.wait_for(1000)
-    assert publisher.history.longest_gap_s < GAP_MAX_S
+    assert publisher.history.longest_gap_s < KEEP_ALIVE_S
     wait_until_whole(cluster)
     check_nothing_is_lost(cluster, publisher)
+
+
+class Follower:
+    """Receives in a thread of its own, and knows the longest time between two messages."""
+
+    def __init__(self, receive):
+        self.received = 0
+        self.longest_gap_s = 0.0
+        self._receive = receive
+        self._last_s = time.monotonic()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def reset_gap(self):
+        self.longest_gap_s, self._last_s = 0.0, time.monotonic()
+
+    def end(self):
+        self._ending.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self._ending.is_set():
+            try:
+                self._receive(500)
+            except magnetar.Timeout:
+                continue
+            now = time.monotonic()
+            self.longest_gap_s, self._last_s = max(self.longest_gap_s, now - self._last_s), now
+            self.received += 1
+
+
+@pytest.mark.parametrize("how", list(Cut))
+def test_a_consumer_and_a_reader_move_long_before_the_keep_alive_rule(hosts, cluster, how):
+    """Each has a client of its own, with the default keep-alive. None learns from another one's connection."""
+    node = hosts.nodes[2]
+    topic = topic_on(cluster, node, f"followed-{how.name.lower().replace('_', '-')}")
+    with (
+        cluster.client() as consuming,
+        cluster.client() as reading,
+        Publisher(cluster.service_url, topic, pause_s=0.05) as publisher,
+    ):
+        followers = [
+            Follower(consuming.subscribe(topic, "followed").receive),
+            Follower(reading.create_reader(topic, magnetar.MessageId.latest).read_next),
+        ]
+        try:
+            wait_for_more(followers, 100)
+            for follower in followers:
+                follower.reset_gap()
+            hosts.cut(node, how)
+            publisher.wait_for(500)
+            wait_for_more(followers, 500)
+        finally:
+            for follower in followers:
+                follower.end()
+            hosts.heal(node)
+    assert max(follower.longest_gap_s for follower in followers) < KEEP_ALIVE_S
+    wait_until_whole(cluster)
+
+
+def wait_for_more(followers, count):
+    """Until each has received so many more messages: more than can wait in a client."""
+    goals = [(follower, follower.received + count) for follower in followers]
+    wait_until(lambda: all(follower.received >= goal for follower, goal in goals), "messages come", 120)
 
 
 def publish_and_receive(client, topic):
