@@ -195,8 +195,8 @@ class EmbeddedCluster(Cluster):
             missing = ", ".join(prepared.waiting)
             where = self._directory.path
             logger.warning(
-                "these bookies are registered, but %s does not hold their data: %s. If a disk is lost, pass "
-                "accept_lost_disk",
+                "these bookies are registered, but %s does not hold their data: %s. If a disk is lost, add a "
+                "bookie and drain that one, or start again with accept_lost_disk",
                 where,
                 missing,
             )

@@ -258,7 +258,11 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
         logger.warning("%s", told)
     if prepared.waiting:
         missing = "; ".join(f"{member}: {reason}" for member, reason in prepared.waiting.items())
-        logger.warning("some processes wait (%s). If the disk of a bookie is lost, pass --accept-lost-disk", missing)
+        logger.warning(
+            "some processes wait (%s). If the disk of a bookie is lost, add a bookie and drain that one, or start "
+            "again with --accept-lost-disk",
+            missing,
+        )
     plan = prepared.plan
     directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
     coordinator: CoordinatorHandle = remote(CoordinatorActor, **coordinator_options(plan)).remote(plan)

@@ -108,8 +108,9 @@ async def claim_directory(
         raise CookieMismatch(f"{directory} is not the disk on which bookie {bookie_id} last ran: put that disk back")
     if found is None and known is not None and not accept_lost_disk:
         raise CookieMismatch(
-            f"bookie {bookie_id} has lost its disk: {directory} is empty. Put the disk back, or accept the loss "
-            f"(--accept-lost-disk {bookie_id}): the auditor then copies its data from the other bookies"
+            f"bookie {bookie_id} has lost its disk: {directory} is empty. Put the disk back, or add a bookie "
+            f"(magnetar scale --bookies) and drain this one (magnetar drain {bookie_id}). With the cluster stopped you "
+            f"may also accept the loss (--accept-lost-disk {bookie_id}). Its data is copied from other bookies"
         )
     if found is None:
         found = Cookie(bookie_id, cluster_id, env.random.hex(16))
