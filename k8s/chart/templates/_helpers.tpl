@@ -20,7 +20,7 @@ The chart has the directories k8s/base and k8s/jobs by symbolic links. Arguments
 {{- range .ports }}{{ if not (hasPrefix "broker-" .name) }}{{ $ports = append $ports . }}{{ end }}{{ end -}}
 {{- range $index := until (int .root.Values.brokers.count) -}}
 {{- $name := printf "broker-%d" (add1 $index) -}}
-{{- $port := dict "name" $name $.key (add 6650 $index) -}}
+{{- $port := dict "name" $name $.key (add 6700 $index) -}}
 {{- if $.target }}{{ $_ := set $port "targetPort" $name }}{{ end -}}
 {{- $ports = append $ports $port -}}
 {{- end -}}

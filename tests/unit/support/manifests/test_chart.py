@@ -227,9 +227,9 @@ def test_brokers_have_pods_and_ports(others: dict[tuple[str, str], Manifest]) ->
     assert container_of(group)["resources"]["requests"] == {"cpu": "3500m", "memory": "4Gi"}
     names = [f"broker-{number}" for number in range(1, 5)]
     ports = {one["name"]: one["containerPort"] for one in container_of(group)["ports"]}
-    assert ports == {"metrics": 8090, "forwarding": 6600} | {name: 6650 + place for place, name in enumerate(names)}
+    assert ports == {"metrics": 8090, "forwarding": 6600} | {name: 6700 + place for place, name in enumerate(names)}
     service = others["Service", "magnetar-brokers"]["spec"]["ports"]
-    assert service == [{"name": name, "port": 6650 + place, "targetPort": name} for place, name in enumerate(names)]
+    assert service == [{"name": name, "port": 6700 + place, "targetPort": name} for place, name in enumerate(names)]
     assert container_of(groups_of(others)["head"])["resources"]["limits"] == {"cpu": "2", "memory": "5Gi"}
 
 
