@@ -100,6 +100,15 @@ class AuditProgress:
     round_ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced, at the end of each round."""
 
+    def repaired(self) -> None:
+        """A repair has ended well."""
+        self.repaired_total += 1
+
+    def copied(self, entries: int, size_bytes: int) -> None:
+        """A batch of copies is durable."""
+        self.copied_entries_total += entries
+        self.copied_bytes_total += size_bytes
+
 
 @dataclass
 class Walk:
@@ -141,17 +150,17 @@ class Auditor:
         self._settings = settings
         self._store = store
         self._damaged = damaged
+        self._progress = AuditProgress()
         self._records = LedgerRecords(env, store)
         self._client = BookieClient(env, identity, keys, settings, directory)
         self._calls = MemberCalls(env, identity, keys, lambda bookie: _find(directory, bookie), BookieContract)
-        self._repair = LedgerRepair(self._calls, directory, self._copied)
+        self._repair = LedgerRepair(self._calls, directory, self._progress.copied)
         self._pace = ReadPace()
         self._orphans = OrphanLedgers(env, store, self._pace, settings.auditor_interval_s)
-        self._progress = AuditProgress()
         self._index = LedgerIndex()
         self._watch = BookieWatch(directory, settings.lost_bookie_grace_s, limbo, self._bookies_changed)
         self._checks = LedgerChecks(
-            env, settings, self._records, self._client, self._index, self._watch, self._repaired, self._fail
+            env, settings, self._records, self._client, self._index, self._watch, self._progress.repaired, self._fail
         )
         self._due = DueLedgers(self._index, self._watch)
         self._walk = Walk()
@@ -418,14 +427,6 @@ class Auditor:
         looked = await self._checks.look(records, self._repair, ends)
         self._progress.checked += looked.closed
         self._due.looked([ledger_id for ledger_id, _ in found], looked.left, [*looked.failed, *failed])
-
-    def _repaired(self) -> None:
-        self._progress.repaired_total += 1
-
-    def _copied(self, entries: int, size_bytes: int) -> None:
-        """A batch of copies is durable."""
-        self._progress.copied_entries_total += entries
-        self._progress.copied_bytes_total += size_bytes
 
     def _fail(self, what: str, error: Exception) -> None:
         self._progress.failures_total += 1

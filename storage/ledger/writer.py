@@ -141,8 +141,8 @@ class LedgerWriter:
         """The ledger's record as this writer stored it, for the `needs` of the write that names the ledger elsewhere.
 
         Nobody else changes an OPEN ledger but a recoverer, or the auditor to delete it because nothing names it. So the
-        version is always that of a write of this writer, never one that it only read: such a one may be the auditor's
-        mark, behind which the auditor does not look for names that it has passed.
+        version is always that of a write of this writer, never one that it only read. That one may be the auditor's
+        mark. Behind its mark the auditor does not look again for names that it has passed.
         """
         return Guard(metadata_keys.ledger(self.ledger_id), self._record.version)
 

@@ -196,3 +196,4 @@ def test_the_production_overlay_keeps_its_metadata_in_postgresql(network: Networ
     layout.end("brokers-4")
     found = places(layout)
     assert all(found[member] in pods for member in moved), "they moved before the pod ended"
+    layout.run(HEAD, "magnetar stop")

@@ -310,7 +310,7 @@ class HoldingGate:
     def __init__(self, later):
         self.later = later
         self.given = []
-        self.own = ()
+        self.own: tuple[tuple[int, int], ...] = ()
 
     def has(self, position):
         return position in self.own
@@ -353,8 +353,9 @@ def test_an_entry_that_could_not_be_read_is_held_until_its_time_when_it_is_recal
 def test_an_entry_that_a_bucket_has_is_not_set_aside_when_it_cannot_be_read():
     """The gate gives it out in its time. A second one would come from what is set aside."""
     dispatcher = shared()
-    gate = dispatcher.gate = HoldingGate({})  # type: ignore[assignment]
+    gate = HoldingGate({})
     gate.own = ((1, 0),)
+    dispatcher.gate = gate  # type: ignore[assignment]
     one = consumer(permits=10)
     dispatcher.add(one)
     plan = dispatcher.next_read((1, 1))

@@ -265,7 +265,8 @@ class OpenGate:
 
 def test_a_chunk_that_was_recalled_passes_the_gate_once():
     dispatcher, (x,) = made(("x", 100))
-    gate = dispatcher.gate = OpenGate()
+    gate = OpenGate()
+    dispatcher.gate = gate  # type: ignore[assignment]
     entries = log("a0/2 a1/2")
     assert dispatcher.set_aside(dispatcher.next_read((1, 1)), (1, 0))
     assert run(dispatcher, entries) == [("x", 1)]

@@ -360,7 +360,7 @@ def test_a_pod_that_is_deleted_has_time_to_drain(overlay: str) -> None:
         (True, True, 503, True),
     ],
 )
-def test_the_probe_asks_ray_until_magnetar_has_looked_at_the_pod_and_then_for_a_broker(
+def test_the_probe_asks_ray_until_magnetar_looked_at_the_pod_then_for_a_broker(
     looked_at: bool, broker: bool, agent: int | None, ready: bool, tmp_path: Path
 ) -> None:
     (script,) = pods("small")["brokers"][1]["readinessProbe"]["exec"]["command"][2:]
