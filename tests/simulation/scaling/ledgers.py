@@ -157,7 +157,7 @@ class LedgerScale:
         auditor = self.office.auditor
         await auditor._calls.close()
         auditor._calls = self._calls  # type: ignore[assignment]
-        auditor._repair = LedgerRepair(self._calls, self.office.bookies, auditor._copied)  # type: ignore[arg-type]
+        auditor._repair = LedgerRepair(self._calls, self.office.bookies, auditor._progress.copied)  # type: ignore[arg-type]
         self.list_bookies(full=full)
 
     async def rounds(self) -> None:
