@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
-from magnetar.actors.auditor import orphans
+from magnetar.actors.auditor import checks, orphans
 from magnetar.actors.auditor.absence import BookieWatch
 from magnetar.actors.auditor.checks import LedgerChecks
 from magnetar.actors.auditor.plan import Change
@@ -108,6 +108,10 @@ def _overlook_spares(stack: ExitStack) -> None:
     replace(stack, BookieWatch, "spares_came", property(lambda self: False, lambda self, came: None), create=True)
 
 
+def _leave_copies_on_one_machine(stack: ExitStack) -> None:
+    replace(stack, checks, "spread", lambda *arguments: None)
+
+
 REPAIR = (
     Mutant("forgetful scrub", "damage that is found is not written down", "I8 copies", _forget_damage),
     Mutant("forgotten kind", "the search for orphans does not know cursors", "I9", _forget_a_record_kind),
@@ -131,6 +135,13 @@ REPAIR = (
         "cluster",
     ),
     Mutant("hollow copy", "entries that no source returned count as copied", "I1", _count_what_no_source_has),
+    Mutant(
+        "crowded for ever",
+        "copies that were written to one machine stay there",
+        "I8",
+        _leave_copies_on_one_machine,
+        "draining",
+    ),
     Mutant(
         "no news of spares", "ledgers that wait for a spare are not told of one", "I8", _overlook_spares, "draining"
     ),

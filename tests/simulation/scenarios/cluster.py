@@ -26,6 +26,7 @@ from magnetar.storage.metadata.store import Versioned
 
 from ..checkers import publish_watch
 from ..checkers.acknowledge_watch import AcknowledgeWatch
+from ..checkers.apart import copies_are_apart
 from ..checkers.cursor_watch import CursorWatch
 from ..checkers.delivery_watch import DeliveryWatch
 from ..checkers.history import History
@@ -338,6 +339,11 @@ class Scenario:
         gone = [node.name for node in cluster.bookies if node.gone]
         if gone:
             await self._repaired(gone[0])
+        await cluster.until(
+            partial(copies_are_apart, cluster),
+            REPAIR_LIMIT_S,
+            "I8: copies stay on one machine, though there are others",
+        )
         for node in here:
             await self._collect(node)
         ledgers = [

@@ -236,6 +236,8 @@ class SimCluster:
                     ended.set_exception(error)
 
             bookie.on_fatal = fatal
+            if self.supervision is not None:
+                bookie.place = {"node": self.supervision.runs_on[node.name]}
             return bookie, lambda: ended
         broker = BrokerService(env, node.name, *common, 6650, self.locate)
         self._slow_deletions(broker, random)

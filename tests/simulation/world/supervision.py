@@ -5,7 +5,7 @@ the members that run (`adopt`), begin those that should (`launch`), and end thos
 node down (`SimCluster.stop`) keeps it from being launched until it says `begin`.
 
 There are a few machines. A member runs on one of them, and a bookie's disk lies there. A machine may be about to leave.
-Machines have no other effect: each node keeps its own name in the network.
+A bookie says on which machine it runs. Machines have no other effect: each node keeps its own name in the network.
 """
 
 import asyncio
