@@ -121,13 +121,16 @@ class Follower:
 
 @pytest.mark.parametrize("how", list(Cut))
 def test_a_consumer_and_a_reader_move_long_before_the_keep_alive_rule(hosts, cluster, how):
-    """Each has a client of its own, with the default keep-alive. None learns from another one's connection."""
+    """Each has a client of its own, with the default keep-alive. None learns from another one's connection.
+
+    The cut ends before Ray gives the node up, which takes 20 s. Then its raylet would end.
+    """
     node = hosts.nodes[2]
     topic = topic_on(cluster, node, f"followed-{how.name.lower().replace('_', '-')}")
     with (
         cluster.client() as consuming,
         cluster.client() as reading,
-        Publisher(cluster.service_url, topic, pause_s=0.05) as publisher,
+        Publisher(cluster.service_url, topic, pause_s=0.01) as publisher,
     ):
         followers = [
             Follower(consuming.subscribe(topic, "followed").receive),
@@ -138,8 +141,8 @@ def test_a_consumer_and_a_reader_move_long_before_the_keep_alive_rule(hosts, clu
             for follower in followers:
                 follower.reset_gap()
             hosts.cut(node, how)
-            publisher.wait_for(500)
-            wait_for_more(followers, 500)
+            publisher.wait_for(200)
+            wait_for_more(followers, 200)
         finally:
             for follower in followers:
                 follower.end()

@@ -49,6 +49,8 @@ SLOTS = 64
 class Supervision(Protocol):
     """What begins and ends members in the place of the cluster: see `supervision`."""
 
+    runs_on: dict[str, str]
+
     async def created(self, store: MemoryMetadataStore) -> None: ...
     async def begin(self, process: Process, office: Office) -> None: ...
 

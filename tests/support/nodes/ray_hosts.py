@@ -142,11 +142,13 @@ class RayHosts:
         self.network.heal(node)
 
     def repair(self) -> None:
-        """Take back all cuts, and bring killed nodes back."""
+        """Take back all cuts, bring killed nodes back, and start raylets that have ended: Ray gave their nodes up."""
         self.network.heal_all()
         for node in self.nodes:
             if not node.running:
                 self.bring_back(node)
+            elif not self.has_raylet(node):
+                self.start_ray(node)
 
     def node_at(self, address: str) -> Host:
         """The node that has this address."""
