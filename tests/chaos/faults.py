@@ -45,6 +45,8 @@ NODE_WEIGHTS = {
 }
 """On several nodes: packets of one are lost, as long as a pause lasts; or it is killed whole, and comes back."""
 LONG_CUT_WEIGHT = 6
+OFFICIAL_NOTICES_S = 60.0
+"""The official client sends a PING after 30 s without an answer, and gives the connection up after as long again."""
 LONG_CUT_S = 40.0
 """Longer than Ray takes to give a node up. Its broker is started elsewhere while the old one still runs."""
 AWAY_S = 6.0
@@ -150,7 +152,7 @@ class Faults:
             how = self._random.choice(list(Cut))
             nodes.ask("cut", node, how)
             self._later(LONG_CUT_S, lambda: nodes.ask("rejoin", node), node, *here)
-            return Fault(node, f"long cut {how} of", begun, begun + LONG_CUT_S)
+            return Fault(node, f"long cut {how} of", begun, begun + LONG_CUT_S, begun + OFFICIAL_NOTICES_S)
         if kind == "kill":
             nodes.ask("kill", node)
             self._later(AWAY_S, lambda: nodes.ask("bring_back", node), node, *here)

@@ -19,12 +19,16 @@ MINIMA = {"failovers": 20, "recoveries": 20, "ensemble changes or too few bookie
 
 @dataclass(frozen=True)
 class Fault:
-    """One that was done. `over`: when its process ran again or was gone forever (monotonic seconds)."""
+    """One that was done. `over`: when its process ran again or was gone forever (monotonic seconds).
+
+    `noticed`: when the official client has noticed it by its keep-alive rule, if that is later than `over`, else 0.
+    """
 
     node_id: str
     kind: str
     begun: float
     over: float
+    noticed: float = 0.0
 
 
 @dataclass
@@ -37,6 +41,8 @@ class Outcome:
     faults: list[Fault] = field(default_factory=list[Fault])
     lasts: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     """For each round: when its last fault was over, and when the next round's first one was due."""
+    official_lasts: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    """The same for the official client: when it had noticed the last fault, too."""
     skipped: dict[str, int] = field(default_factory=dict[str, int])
     events: dict[str, int] = field(default_factory=dict[str, int])
     reference_rate: float = 0.0

@@ -47,6 +47,8 @@ RESULTS = ROOT / "build" / "chaos"
 PARTITIONS = 2
 FAULT_EVERY_S = 5.0
 QUIET_S = 10.0
+OFFICIAL = "official"
+"""The publisher of the official client."""
 KEEPER = "keeper"
 """A subscription that never acknowledges, so that nothing is trimmed."""
 PUBLISHERS = {
@@ -179,7 +181,9 @@ def run(cluster: Cluster, kept: Path, site: Site, outcome: Outcome) -> None:
         middle = time.monotonic()
         faults = site.faults(outcome.seed)
         for number in range(outcome.rounds):
-            outcome.lasts.append(one_round(number, faults, outcome.seconds))
+            over, noticed, following = one_round(number, faults, outcome.seconds)
+            outcome.lasts.append((over, following))
+            outcome.official_lasts.append((min(noticed, following), following))
         end = time.monotonic()
         faults.heal()
         outcome.faults, outcome.skipped = faults.done, dict(faults.skipped)
@@ -206,21 +210,24 @@ def run(cluster: Cluster, kept: Path, site: Site, outcome: Outcome) -> None:
     check_backlogs(cluster, outcome, checking.entries)
 
 
-def one_round(number: int, faults: Faults, seconds: float) -> tuple[float, float]:
-    """Faults every FAULT_EVERY_S, then QUIET_S without. Returns when the last one was over and when the next comes."""
+def one_round(number: int, faults: Faults, seconds: float) -> tuple[float, float, float]:
+    """Faults every FAULT_EVERY_S, then QUIET_S without. Returns when the last one was over, when the official client had
+    noticed all of them, and when the next comes.
+    """
     begin = time.monotonic()
     at = begin + FAULT_EVERY_S
     done: list[str] = []
-    over = begin
+    over = noticed = begin
     while at <= begin + seconds - QUIET_S:
         time.sleep(max(0.0, at - time.monotonic()))
         fault = faults.do_one(begin + seconds - QUIET_S - at)
         done.append(f"{fault.kind} {fault.node_id}" if fault else "–")
-        over = max(over, fault.over) if fault else over
+        if fault is not None:
+            over, noticed = max(over, fault.over), max(noticed, fault.over, fault.noticed)
         at += FAULT_EVERY_S
     console.print(f"round {number + 1}: {', '.join(done)}")
     time.sleep(max(0.0, begin + seconds - time.monotonic()))
-    return over, begin + seconds + FAULT_EVERY_S
+    return over, noticed, begin + seconds + FAULT_EVERY_S
 
 
 def measure(outcome: Outcome, histories: dict[str, Any], times: tuple[float, float, float]) -> None:
@@ -237,8 +244,9 @@ def measure(outcome: Outcome, histories: dict[str, Any], times: tuple[float, flo
     for name, history in histories.items():
         gaps = [(gap_begin, gap_end) for gap_begin, gap_end in history["gaps"] if gap_end > middle]
         outcome.longest_stall_s = max(outcome.longest_stall_s, longest(gaps))
+        lasts = outcome.official_lasts if name == OFFICIAL else outcome.lasts
         outcome.stalls_after_last_fault_s[name] = max(
-            (stall_after(gaps, last, following) for last, following in outcome.lasts), default=0.0
+            (stall_after(gaps, last, following) for last, following in lasts), default=0.0
         )
 
 
