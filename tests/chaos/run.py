@@ -211,8 +211,9 @@ def run(cluster: Cluster, kept: Path, site: Site, outcome: Outcome) -> None:
 
 
 def one_round(number: int, faults: Faults, seconds: float) -> tuple[float, float, float]:
-    """Faults every FAULT_EVERY_S, then QUIET_S without. Returns when the last one was over, when the official client had
-    noticed all of them, and when the next comes.
+    """Faults every FAULT_EVERY_S, then QUIET_S without.
+
+    Returns when the last one was over, when the official client had noticed all of them, and when the next comes.
     """
     begin = time.monotonic()
     at = begin + FAULT_EVERY_S
