@@ -17,7 +17,7 @@ from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata.epoch_guard import take_office
 from magnetar.storage.metadata.sql import SqlMetadataStore
 from support.servers import ray_nodes
-from support.servers.postgresql_server import PostgresqlServer, reason_to_skip
+from support.servers.postgresql_server import PostgresqlServer, running
 
 TOPIC = "under-way"
 SEND_TIMEOUT_MS = 60_000
@@ -26,15 +26,8 @@ RECEIVE_TIMEOUT_MS = 30_000
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresqlServer]:
-    reason = reason_to_skip()
-    if reason is not None:
-        pytest.skip(reason)
-    server = PostgresqlServer()
-    try:
-        server.start()
+    with running() as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture

@@ -17,15 +17,8 @@ from support.servers.embedded_cluster import EmbeddedCluster
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[postgresql_server.PostgresqlServer]:
     """A running PostgreSQL server; the test is skipped, with the reason, where none can be had."""
-    reason = postgresql_server.reason_to_skip()
-    if reason is not None:
-        pytest.skip(reason)
-    server = postgresql_server.PostgresqlServer()
-    try:
-        server.start()
+    with postgresql_server.running() as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from magnetar.protocol.errors import ClusterError, MetadataUnavailable
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.backup import moving
-from support.servers.postgresql_server import PostgresqlServer, reason_to_skip
+from support.servers.postgresql_server import PostgresqlServer, running
 
 NOWHERE = "postgresql://magnetar:s3cret@127.0.0.1:1/magnetar"
 
@@ -58,15 +58,8 @@ class Places:
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresqlServer]:
     """It syncs nothing, because databases are made and dropped for each test."""
-    reason = reason_to_skip()
-    if reason is not None:
-        pytest.skip(reason)
-    server = PostgresqlServer("fsync=off")
-    try:
-        server.start()
+    with running("fsync=off") as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A throw-away PostgreSQL server from the distribution's package, on a Unix socket in a directory of its own."""
 
+import contextlib
 import glob
 import os
 import pwd
@@ -8,7 +9,10 @@ import signal
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 
 def find_binaries() -> str | None:
@@ -193,3 +197,17 @@ class PostgresqlServer:
             [os.path.join(self._binaries, program), *arguments],
             check=True, capture_output=True, cwd=self.directory, **self._as_user,
         )  # fmt: skip
+
+
+@contextlib.contextmanager
+def running(*settings: str) -> Iterator[PostgresqlServer]:
+    """A server that runs within the block. The test is skipped, with the reason, where none can be had."""
+    reason = reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    server = PostgresqlServer(*settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
