@@ -200,7 +200,7 @@ def seconds_until_back(how: str) -> float:
             return_node(cluster, node, how)
             ray_s = time.monotonic() - since
             running_s, whole_s = (
-                seconds_until(condition, since, lambda: look_after(hosts, node))
+                seconds_until(condition, since, lambda: hosts.look_after(node))
                 for condition in (
                     lambda: set(cluster.places()) == expected and supervised(cluster),
                     lambda: is_whole(cluster),
@@ -228,14 +228,6 @@ def return_node(cluster: NodesCluster, node: Host, how: str) -> None:
         cluster.hosts.bring_back(node)
     else:
         cluster.hosts.heal(node)
-
-
-def look_after(hosts: RayHosts, node: Host) -> None:
-    """Start a raylet that has ended, as a machine does. One that Ray gave up while it was cut off ends when it hears of
-    that, which may be after the cut.
-    """
-    if not hosts.has_raylet(node):
-        hosts.start_ray(node)
 
 
 def seconds_until(condition: Callable[[], bool], since: float, meanwhile: Callable[[], None]) -> float:

@@ -95,6 +95,14 @@ class RayHosts:
         """Whether a raylet runs on a node, whatever Ray's head knows of it."""
         return bool(node.namespaces.run("pgrep", "-x", "raylet", may_fail=True))
 
+    def look_after(self, node: Host) -> None:
+        """Start a raylet that has ended, as a machine does.
+
+        One that Ray gave up while it was cut off ends when it hears of that, which may be after the cut.
+        """
+        if not self.has_raylet(node):
+            self.start_ray(node)
+
     def run(self, node: Host, *arguments: str, **options: Any) -> str:
         """Run Python on a host, in the environment of Ray; returns what it prints."""
         return node.namespaces.run(sys.executable, *arguments, environment=self.environment, **options)
@@ -142,13 +150,13 @@ class RayHosts:
         self.network.heal(node)
 
     def repair(self) -> None:
-        """Take back all cuts, bring killed nodes back, and start raylets that have ended: Ray gave their nodes up."""
+        """Take back all cuts, bring killed nodes back, and start raylets that have ended."""
         self.network.heal_all()
         for node in self.nodes:
             if not node.running:
                 self.bring_back(node)
-            elif not self.has_raylet(node):
-                self.start_ray(node)
+            else:
+                self.look_after(node)
 
     def node_at(self, address: str) -> Host:
         """The node that has this address."""
