@@ -19,6 +19,8 @@ from typing import Protocol, cast
 from ...protocol.errors import MagnetarError, NotAllowedError, SubscriptionNotFound
 from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.topic_figures import CompactedFigures, CompactionFigures, SubscriptionFigures
+from ...runtime import retry
+from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.gone import GONE
 from ...runtime.settings.declarations import Settings
@@ -32,6 +34,8 @@ from .survivors import Rules
 logger = logging.getLogger(__name__)
 
 RUNNING_MAX = 2
+RETRY_INITIAL_S = 0.1
+RETRY_MAX_S = 5.0
 DECOMPRESSED_SIZE_MAX = 64 << 20
 """A payload may be larger than an entry before it is compressed; one that is larger than this is kept as it is."""
 
@@ -87,6 +91,7 @@ class TopicCompaction:
         self._host = host
         self._running = running
         self._threshold = threshold
+        self._makes_cursor = False
         self._removed = 0
         self._succeeded_ms = 0
         self._failed_ms = 0
@@ -111,7 +116,8 @@ class TopicCompaction:
 
     def prepare(self) -> None:
         """Policies have changed: with a threshold the cursor is made now, so that the broker keeps what comes."""
-        if self._threshold() and self._cursor is None:
+        if self._needs_cursor and not self._makes_cursor:
+            self._makes_cursor = True
             self._host.spawn(self._make_cursor(), "make the compaction cursor")
 
     async def forget(self) -> None:
@@ -137,11 +143,25 @@ class TopicCompaction:
     def _cursor(self) -> Cursor | None:
         return self._host.ledger.cursors.get(COMPACTION_CURSOR)
 
+    @property
+    def _needs_cursor(self) -> bool:
+        return self._threshold() > 0 and self._cursor is None and self._host.is_open
+
     async def _make_cursor(self) -> None:
-        try:
-            await open_compaction_cursor(self._host.ledger)
-        except MagnetarError as error:
+        """Until the cursor is there, a trim may take what is not compacted: so this does not wait for `check`."""
+
+        async def attempt() -> None:
+            if self._needs_cursor:
+                await open_compaction_cursor(self._host.ledger)
+
+        def log(error: Exception, delay_s: float) -> None:
             logger.info("%s has no compaction cursor yet: %s", self._host.ledger.name, error)
+
+        backoff = Backoff(self._host.env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        try:
+            await retry.forever(backoff, attempt, retriable=retry.our_error, on_retry=log)
+        finally:
+            self._makes_cursor = False
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

@@ -101,8 +101,11 @@ class PolicyWatch:
         """Wait for the first listing of this session."""
         await self._known.wait()
 
-    def effective(self, namespace: str) -> EffectivePolicies:
-        """What holds for the topics of a namespace that have no policies of their own, as far as is known."""
+    def of_namespace(self, namespace: str) -> EffectivePolicies:
+        """What holds for the topics of a namespace that have no policies of their own, as far as is known.
+
+        Ask `of` about a topic: it may have policies of its own.
+        """
         held = self._held.get(namespace)
         return held.effective if held is not None else self._default
 
@@ -113,7 +116,7 @@ class PolicyWatch:
             held = self._held.get(topic.partitioned_name)
             if held is not None:
                 return held.effective
-        return self.effective(namespace)
+        return self.of_namespace(namespace)
 
     # -- from the coordinator ------------------------------------------------------------------------------------
 

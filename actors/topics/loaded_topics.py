@@ -274,7 +274,7 @@ class Topics:
             if self.owned.get(full_name) == epoch:
                 self._give_up(full_name)  # it has another owner: the next one who comes asks the coordinator
             raise
-        if self.policies.effective(name.namespace).compaction_threshold:
+        if self.policies.of(name).compaction_threshold:
             try:
                 await open_compaction_cursor(ledger)  # what is published from now on is kept for a compaction
             except BaseException:

@@ -37,7 +37,7 @@ class PolicyCluster(EmbeddedCluster):
 
     def held(self, namespace: str = NAMESPACE) -> EffectivePolicies:
         """What the broker holds for a namespace."""
-        return self.broker.topics.policies.effective(namespace)
+        return self.broker.topics.policies.of_namespace(namespace)
 
     def topic(self, full_name: str = TOPIC) -> Any:
         return self.broker.topics.loaded[full_name]

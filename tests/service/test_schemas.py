@@ -97,7 +97,7 @@ def test_a_namespace_is_created_without_schemas(cluster):
         for _ in range(2):
             await cluster.coordinator_call("create_namespace", namespace="public/passing")
             found.append(len(await registry.versions(name)))
-            policies = cluster.brokers[1].topics.policies.effective("public/passing")
+            policies = cluster.brokers[1].topics.policies.of_namespace("public/passing")
             definition = SchemaDefinition(SchemaType.STRING, b"")
             found.append(await registry.put(name, definition, policies.schema_compatibility_strategy))
             await cluster.coordinator_call("delete_namespace", namespace="public/passing")

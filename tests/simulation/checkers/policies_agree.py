@@ -26,7 +26,7 @@ def policies_agree(cluster: SimCluster) -> bool:
         return EffectivePolicies.resolve(cluster.settings, wide, own.get(topic.partitioned_name, {}))
 
     return bool(brokers) and all(
-        topics.policies.effective(NAMESPACE) == EffectivePolicies.resolve(cluster.settings, wide)
+        topics.policies.of_namespace(NAMESPACE) == EffectivePolicies.resolve(cluster.settings, wide)
         and all(topics.policies.of(name) == of(name) for name in map(TopicName.parse, own))
         and all(topic.policies == of(topic.name) for topic in topics.loaded.values())
         for topics in brokers

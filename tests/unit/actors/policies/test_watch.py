@@ -29,7 +29,7 @@ class Bench:
     def _changed(self, changed: Mapping[str, EffectivePolicies]) -> None:
         self.told.append({name: one.max_producers_per_topic for name, one in changed.items()})
         for name, one in changed.items():
-            assert one == (self.watch.of(TopicName.parse(name)) if "://" in name else self.watch.effective(name))
+            assert one == (self.watch.of(TopicName.parse(name)) if "://" in name else self.watch.of_namespace(name))
 
     def list(self, *rows: tuple[str, int, object]) -> None:
         self.watch.listing_began()
@@ -37,7 +37,7 @@ class Bench:
         self.watch.listing_ended()
 
     def bound(self, namespace: str = "a/b") -> int:
-        return self.watch.effective(namespace).max_producers_per_topic
+        return self.watch.of_namespace(namespace).max_producers_per_topic
 
     def bound_of(self, topic: str) -> int:
         return self.watch.of(TopicName.parse(topic)).max_producers_per_topic

@@ -16,10 +16,12 @@ from magnetar.protocol.errors import (
     ServiceUnitNotReady,
     StaleEpoch,
 )
+from magnetar.protocol.names import COMPACTION_CURSOR
 from magnetar.protocol.pulsar_pb2 import BaseCommand, ServerError
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.managed.record import LeftBehind
 from support.clients.wire_peer import entry
+from support.fakes.bookies import FakeCluster
 from support.servers.broker_bench import TOPIC, broker_front, until
 
 NAME = TopicName.parse(TOPIC)
@@ -87,6 +89,33 @@ async def test_a_policy_that_gives_a_topic_at_rest_something_to_do_loads_it():
         await until(lambda: front.topics._idle.rests(TOPIC))
         front.topics.policies.take([("public/default", 1, {"message_ttl": 5})])
         await until(lambda: TOPIC in front.topics.loaded)
+
+
+async def test_a_topics_own_compaction_threshold_keeps_what_is_published_from_its_load_on():
+    async with broker_front(FakeCluster()) as front:
+        front.topics.policies.take([(TOPIC, 1, {"compaction_threshold": 1000})])
+        topic = await front.topics.get(NAME)
+        assert isinstance(topic, PersistentTopic) and COMPACTION_CURSOR in topic.ledger.cursors
+
+
+async def test_a_compaction_cursor_that_cannot_be_made_is_made_as_soon_as_it_can():
+    storage = FakeCluster()
+    async with broker_front(storage) as front:
+        topic = await front.topics.get(NAME)
+        assert isinstance(topic, PersistentTopic)
+        tries, good = [], topic.ledger.open_cursor
+
+        async def bad(name: str, *arguments: Any, **options: Any) -> Any:
+            tries.append(name)
+            raise MetadataUnavailable("the database is away")
+
+        topic.ledger.open_cursor = bad  # type: ignore[method-assign]
+        front.topics.policies.take([(TOPIC, 1, {"compaction_threshold": 1000})])
+        await until(lambda: len(tries) == 2)
+        front.topics.policies.take([(TOPIC, 2, {"compaction_threshold": 2000})])
+        topic.ledger.open_cursor = good  # type: ignore[method-assign]
+        await until(lambda: COMPACTION_CURSOR in topic.ledger.cursors)
+        assert set(tries) == {COMPACTION_CURSOR}
 
 
 async def test_a_load_of_the_brokers_own_that_fails_is_tried_again():
