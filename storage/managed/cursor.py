@@ -167,7 +167,8 @@ class Cursor:
         """Take over a stored cursor under the home's epoch, recovering its ledger if it has one.
 
         `end` is the highest place of the chain. A mark in a later ledger comes from newer metadata than the chain's. It
-        goes back, durably: the chain's next ledgers may have lower ids, and would count as acknowledged.
+        goes back, durably: the chain's next ledgers may have lower ids, and would count as acknowledged. The cursor of
+        deduplication begins again, so that its sequence ids are those of entries that exist.
 
         Raises StaleEpoch; whatever recovery and reading raise: a cursor that cannot be read is never guessed. One whose
         ledger was deleted after the backup that the metadata was restored from begins again.

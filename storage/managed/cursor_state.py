@@ -131,6 +131,18 @@ class CursorState:
         self.batches.clear()
         self._changes.lose()
 
+    def is_ahead(self, end: Position) -> bool:
+        """Whether the mark lies in a ledger behind that of `end`, the chain's highest place, or behind the last entry
+        of its own one."""
+        ledger_id, entry_id = self.mark_delete
+        info = self._chain.get(ledger_id)
+        return ledger_id > end[0] or (info is not None and entry_id >= info.entries)
+
+    def begin_again(self) -> None:
+        """Start at the first entry that exists, without properties: they are of entries that the chain has not."""
+        self.properties.clear()
+        self.reset(self._chain.first_position)
+
     def go_back_to(self, end: Position) -> bool:
         """Put a mark in a later ledger than that of `end`, the chain's highest place, back to it. Whether it was so."""
         ahead = self.mark_delete[0] > end[0]

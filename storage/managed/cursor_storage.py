@@ -145,8 +145,10 @@ class CursorStorage:
                 raise StaleEpoch(f"cursor {name} of {home.topic_path} is owned under epoch {record.epoch}")
             packed, deltas, again_from_start = await cursor_ledger.read_or_begin_again(home, name, record)
             state = CursorState.unpack(packed, home.chain, deltas)
-            if ahead := state.go_back_to(end):
-                logger.warning("cursor %s of %s starts again at %s", name, home.topic_path, end)
+            ahead = _bring_back(state, record.kind, end)
+            if ahead:
+                place = state.first_unacknowledged
+                logger.warning("cursor %s of %s was ahead, and goes on at %s", name, home.topic_path, place)
             storage = CursorStorage(home, name, record.kind)
             storage.idle_since_ms = record.idle_since_ms
             if ahead or (deltas and state.part_count <= SMALL_STATE_RANGES_MAX):
@@ -359,6 +361,21 @@ class CursorStorage:
             await self._home.ledgers.delete(ledger_id)
         except MagnetarError as error:
             logger.warning("ledger %d of a cursor could not be deleted: %s", ledger_id, error)
+
+
+def _bring_back(state: CursorState, kind: CursorKind, end: Position) -> bool:
+    """Put a state that is ahead of its chain to a place that the chain has. Returns whether it was ahead.
+
+    The metadata was restored from a backup then, and the cursor's ledger is newer than it. What a subscription passed
+    stays passed. The sequence ids of deduplication would be those of entries that are not stored: a message with such
+    an id would be confirmed and lost. So deduplication reads all entries again.
+    """
+    if kind is not CursorKind.DEDUPLICATION:
+        return state.go_back_to(end)
+    ahead = state.is_ahead(end)
+    if ahead:
+        state.begin_again()
+    return ahead
 
 
 class SideLedgers:

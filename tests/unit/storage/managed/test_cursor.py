@@ -20,7 +20,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.storage.managed import cursor_ledger
 from magnetar.storage.managed.chain import LedgerChain
-from magnetar.storage.managed.cursor_record import CursorRecord
+from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
 from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
@@ -456,6 +456,28 @@ async def test_a_mark_of_newer_metadata_goes_back_durably_and_skips_nothing(clus
     assert managed.last_confirmed[0] < 90
     managed = await open_(cluster, epoch=3)  # the former owner never wrote the cursor again
     assert managed.cursors["s"].backlog_entries == 2
+    await managed.close()
+
+
+@pytest.mark.parametrize(("mark", "begins_again"), [((90, 4), True), ("last", False), ("behind the last", True)])
+async def test_sequence_ids_of_newer_metadata_are_forgotten_and_all_entries_read_again(cluster, mark, begins_again):
+    managed = await open_(cluster)
+    cursor = await managed.open_cursor("pulsar.dedup", "earliest", kind=CursorKind.DEDUPLICATION)
+    cursor.take_snapshot((-1, -1), {"p": "7"})
+    await cursor.flush()
+    positions = (await _append(managed, 3)).positions
+    await managed.close()
+    last = positions[-1]
+    mark = {"last": last, "behind the last": (last[0], last[1] + 1)}.get(mark, mark)
+    key = metadata_keys.cursor(NAME, "pulsar.dedup")
+    version = (await cluster.metadata.get(key)).version
+    newer = CursorState(LedgerChain([]), mark, {"p": "9"}).pack()
+    await cluster.metadata.put(key, CursorRecord(1, None, newer, CursorKind.DEDUPLICATION).pack(), version)
+    for epoch in (2, 3):  # the owner of epoch 2 never wrote the cursor again
+        managed = await open_(cluster, epoch=epoch)
+        found = managed.cursors["pulsar.dedup"]
+        assert dict(found.properties) == ({} if begins_again else {"p": "9"})
+        assert found.first_unacknowledged == (positions[0] if begins_again else managed.next_position(last))
     await managed.close()
 
 
