@@ -1,8 +1,8 @@
 """The consumer of one topic or partition, on the loop: permits out, entries in, acknowledgements out.
 
 `Registration` has the states. When it becomes READY, permits for the free part of the queue are granted. It is
-CONNECTING again when the connection ends or the broker closes the consumer, which it also does after every seek. When
-the broker's refusal is final, the receive queue fails with it.
+CONNECTING again when the connection ends or the broker closes the consumer, which it also does after every seek. It
+stays so while the broker refuses, as while the topic is deleted: it may be created again.
 
 A durable subscription gets everything unacknowledged again from its new broker, so its queue is emptied at each
 SUBSCRIBE (`generation` makes what was queued void). A non-durable one goes on after the last entry that arrived, and
@@ -29,7 +29,9 @@ from ...protocol.errors import (
     AlreadyClosed,
     ChecksumError,
     MagnetarError,
+    NotAllowedError,
     ProtocolError,
+    TopicNotFound,
 )
 from ...protocol.message_id import signed64
 from ...protocol.pulsar_pb2 import (
@@ -42,7 +44,7 @@ from ...protocol.pulsar_pb2 import (
     MessageMetadata,
 )
 from ...protocol.topics import TopicName
-from ..core.configuration import ConsumerConfiguration, ConsumerType
+from ..core.configuration import ConsumerConfiguration, ConsumerType, InitialPosition
 from ..core.connection import ClientConnection, ConsumerEndpoint
 from ..core.context import Core
 from ..core.key_shared_policy import ConsumerKeySharedPolicy
@@ -90,13 +92,15 @@ class PartitionConsumer:
         self.acks = ConsumerAcks(core, configuration, self)
         keeps_order = start is None and configuration.consumer_type.keeps_order
         self._chunks = ChunkReceiver(core, configuration, self.acks, topic.full, keeps_order=keeps_order)
-        self.registration = Registration(core, topic, KIND, self, self.register, self._fail)
+        self.registration = Registration(core, topic, KIND, self, self.register, self._fail, self._ends)
         self._core = core
         self._configuration = configuration
         self._receive_queue = queue
         self.permits = Permits(self.registration, queue, queue_size, core.handover)
         self._entry_of = entry_kind(core, configuration)
         self._durable = start is None
+        self.refused: Callable[[TopicName], None] | None = None
+        """Told that the broker has no such topic any longer, or has it with partitions."""
         self.active_changed: Callable[[bool], None] | None = None
         if queue.events is not None:
             self.active_changed = partial(queue.events.changed, partition)
@@ -116,6 +120,8 @@ class PartitionConsumer:
         """Of a non-durable subscription: the entry that the last SUBSCRIBE named, until something behind it comes."""
         self._sought = False
         """Whether our own seek is what the next SUBSCRIBE comes from."""
+        self._missing = False
+        """Whether the topic did not exist at an attempt since the last SUBSCRIBE: it can only be a new one then."""
         self._ready_waiters: deque[asyncio.Future[None]] = deque()
 
     # ---- Life ----
@@ -163,6 +169,18 @@ class PartitionConsumer:
         self._receive_queue.source_failed(self, self.registration.end(RegistrationState.FAILED, error))
         self._wake_waiters()
 
+    def _ends(self, error: MagnetarError) -> bool:
+        """Whether a refusal ends a consumer that was subscribed before; see `Registration`.
+
+        A pattern's consumer of a deleted topic ends: the topic is found again when it is created.
+        """
+        if isinstance(error, TopicNotFound) and isinstance(self._configuration.topic, re.Pattern):
+            return True
+        self._missing = self._missing or isinstance(error, TopicNotFound)
+        if self.refused is not None and isinstance(error, TopicNotFound | NotAllowedError):
+            self.refused(self.topic)
+        return False
+
     async def ready_connection(self) -> ClientConnection:
         """The connection that the subscription lives on, as soon as it does. Raises why it never will."""
         while (connection := self.registration.connection) is None:
@@ -185,6 +203,7 @@ class PartitionConsumer:
         await self.registration.attempt(self._command, CommandSuccess)
         connection = self.registration.connection
         assert connection is not None
+        self._missing = False
         if self._durable:
             self._void_queue()
             if not self._sought:
@@ -204,6 +223,8 @@ class PartitionConsumer:
 
     def _command(self, consumer_id: int, request_id: int) -> CommandSubscribe:
         configuration = self._configuration
+        # Whatever is in a topic that was created again came after this consumer subscribed to its predecessor.
+        begin = InitialPosition.Earliest if self._missing else configuration.initial_position
         command = CommandSubscribe(
             topic=self.topic.full,
             subscription=configuration.subscription_name,
@@ -211,7 +232,7 @@ class PartitionConsumer:
             consumer_id=consumer_id,
             request_id=request_id,
             durable=self._durable,
-            initialPosition=configuration.initial_position.value,  # pyright: ignore[reportArgumentType]
+            initialPosition=begin.value,  # pyright: ignore[reportArgumentType]
             metadata=[KeyValue(key=key, value=value) for key, value in configuration.properties.items()],
         )
         if isinstance(configuration.topic, re.Pattern):

@@ -7,9 +7,10 @@ good for it:
 - *Pattern.* Each round joins topics that match, and leaves those that are gone (`topic_listing`). If a broker tells
   what changes, a round begins at once and looks at that only.
 - *Partitions.* Each round asks for the number of partitions of each partitioned topic.
+- *Other shapes.* A topic that refuses its consumers may have been created again with other partitions (`reshape`).
 
 Rounds begin every `pattern_auto_discovery_period` and `partitions_update_interval_s` seconds, or at once after `poke`.
-A consumer of one topic without partitions has no task.
+A consumer of one topic without partitions has no task until the topic refuses it.
 """
 
 import asyncio
@@ -61,7 +62,10 @@ class TopicDiscovery:
         self._awake = asyncio.Event()
         self._poked = False
         self._task: asyncio.Task[None] | None = None
+        self._closed = False
+        self._refusing: dict[TopicName, None] = {}
         topics.on_lost = self.poke
+        topics.on_refused = self._refused
 
     @property
     def text(self) -> str:
@@ -78,12 +82,16 @@ class TopicDiscovery:
             else:
                 await self._follow(self.listing, ask=True, whole=True, first=True)
         if self._several or any(self._topics.partitions.values()):
-            self._task = self._core.tasks.spawn(self._serve(), f"discover topics of {self.text}"[:200])
+            self._start()
+
+    def _start(self) -> None:
+        self._task = self._core.tasks.spawn(self._serve(), f"discover topics of {self.text}"[:200])
 
     async def close(self) -> None:
         """Begin no more rounds."""
         if self.listing is not None:
             self.listing.close()
+        self._closed = True
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -95,6 +103,13 @@ class TopicDiscovery:
         self._awake.set()
 
     # ---- Inside ----
+
+    def _refused(self, topic: TopicName) -> None:
+        whole = topic.without_partition()
+        self._refusing[whole if whole in self._topics.partitions else topic] = None
+        self._awake.set()
+        if self._task is None and not self._closed:
+            self._start()
 
     def _told(self) -> None:
         self._awake.set()
@@ -117,6 +132,9 @@ class TopicDiscovery:
             poked, self._poked = self._poked, False
             awake = self._awake.is_set()
             self._awake.clear()
+            refusing, self._refusing = self._refusing, {}
+            for topic in refusing:
+                await self._round(self._reshape(topic))
             period_over = loop.time() >= discover_at
             if self._several and (awake or period_over):
                 await self._round(self._look(ask=period_over, whole=poked or period_over))
@@ -186,6 +204,12 @@ class TopicDiscovery:
         for name, count in list(self._topics.partitions.items()):
             if count:
                 await self._grow_one(name)
+
+    async def _reshape(self, topic: TopicName) -> None:
+        try:
+            await self._topics.reshape(topic)
+        except TopicNotFound:
+            return  # not created again yet: its consumers go on trying
 
     async def _grow_one(self, name: TopicName) -> None:
         try:

@@ -50,6 +50,8 @@ class TopicSet:
         """The topics, and how many partitions are subscribed, 0 for a topic that has none."""
         self.on_lost: Callable[[], None] | None = None
         """Called when a topic of several has gone away."""
+        self.on_refused: Callable[[TopicName], None] | None = None
+        """Called when a consumer finds its topic no longer, or finds that it has partitions now."""
         self.on_made: Callable[[PartitionConsumer], None] | None = None
         """Called with each new consumer."""
         self.several = configuration.takes_several_topics
@@ -81,14 +83,46 @@ class TopicSet:
         count = await self._core.lookup.partitions(topic.full, create=False)
         if before < count and before:
             first = None if self._start is None else StartFilter(MessageId.earliest, True)
-            configuration = replace(self._configuration, initial_position=InitialPosition.Earliest)
-            await self._open_partitions(topic, range(before, count), count, first, configuration)
+            await self._open_partitions(topic, range(before, count), count, first, self._was_there_before)
             self.partitions[topic] = count
+
+    async def reshape(self, topic: TopicName) -> None:
+        """Subscribe again, as a whole, to a topic that was created again with fewer partitions, or with some for none.
+
+        A topic that is there with as many, with more, or not yet, is left to its consumers: they go on trying. Raises
+        as `join`. If it raises, nothing has changed.
+        """
+        before = self.partitions.get(topic)
+        if before is None:
+            return
+        count = await self._core.lookup.partitions(topic.full, create=False)
+        gone = [one for one in self.consumers if one.topic.without_partition() == topic]
+        if 0 < count < before:
+            gone = [one for one in gone if one.partition >= count]
+        elif count != before == 0:
+            await self._open_partitions(topic, range(count), count, None, self._was_there_before)
+        elif count == 0 != before:
+            await self._open(
+                [self._make(topic, -1, self._configuration.receiver_queue_size, None, self._was_there_before)]
+            )
+        else:
+            return
+        self.partitions[topic] = count
+        await self._close(gone)
+
+    @property
+    def _was_there_before(self) -> ConsumerConfiguration:
+        """For topics and partitions that are newer than this consumer: it gets all of their messages."""
+        return replace(self._configuration, initial_position=InitialPosition.Earliest)
 
     async def leave(self, topic: TopicName) -> None:
         """Close the consumers of a topic; what they have queued is dropped."""
         gone = [consumer for consumer in self.consumers if consumer.topic.without_partition() == topic]
         self._remove(topic, gone)
+        await self._close(gone)
+
+    async def _close(self, gone: list[PartitionConsumer]) -> None:
+        self._forget(gone)
         for consumer in gone:
             self._queue.discard(consumer)
         await asyncio.gather(*[consumer.close() for consumer in gone])
@@ -149,6 +183,8 @@ class TopicSet:
         if start is not None:
             start = StartFilter(start.target, start.inclusive)
         made = PartitionConsumer(self._core, topic, partition, of, self._queue, size, start)
+        if self._start is None:  # a reader is at one place, and stays with the topic that has it
+            made.refused = self.on_refused
         if self.on_made is not None:
             self.on_made(made)
         return made

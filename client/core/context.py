@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from ...protocol.errors import AlreadyClosed, ConsumerBusy, MagnetarError, ProducerBusy, is_retriable
+from ...protocol.errors import AlreadyClosed, MagnetarError
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from ..schemas.versions import SchemaVersions
@@ -104,8 +104,14 @@ class Core:
         if self.opened:  # else the next one that is opened starts it
             self._start_interval()
 
-    async def reconnect(self, what: str, attempt: Callable[[], Awaitable[None]], wanted: Callable[[], bool]) -> None:
-        """Repeat `attempt` until it succeeds, or until it is no longer `wanted`. Raises its first final failure.
+    async def reconnect(
+        self,
+        what: str,
+        attempt: Callable[[], Awaitable[None]],
+        wanted: Callable[[], bool],
+        final: Callable[[MagnetarError], bool],
+    ) -> None:
+        """Repeat `attempt` until it succeeds, or until it is no longer `wanted`. Raises its first `final` failure.
 
         The pauses grow, but slowly at first. A topic finds a new broker within about a second, and pauses that double
         each time would be longer than that. How eager it is depends on how many do the same.
@@ -118,8 +124,7 @@ class Core:
                 try:
                     await attempt()
                 except (MagnetarError, TimeoutError) as error:
-                    # Busy: our own former registration may not have been noticed as gone yet.
-                    if not is_retriable(error) and not isinstance(error, ProducerBusy | ConsumerBusy):
+                    if isinstance(error, MagnetarError) and wanted() and final(error):
                         raise
                     pause_s = backoff.next_delay_s()
                     if self.loop.time() < eager_until:

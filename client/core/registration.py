@@ -1,8 +1,12 @@
 """How a producer or consumer is registered at the broker of its topic: on one connection after the other.
 
 `TRANSITIONS` has the states. `connection` is set in READY; after FAILED it may still be there, so that closing can tell
-its broker. A READY registration that loses its connection is made again by a task of its own, until that succeeds or
-fails finally. The first reason of an end is kept as `failure`, and everything asked for later raises it.
+its broker. A READY registration that loses its connection is made again by a task of its own, until that succeeds. The
+first reason of an end is kept as `failure`, and everything asked for later raises it.
+
+A refusal ends the first registration. Later it does not: a topic that was deleted may be created again, a permission
+given back, a limit raised. The official client goes on in all these cases, too. Only the owner knows refusals that are
+final even then; `ends` asks it.
 
 Each attempt uses a new id, so that late answers to an earlier attempt are ignored. An attempt whose outcome is unknown
 is withdrawn at the broker, which would otherwise hold the name or the subscription against the next one.
@@ -18,7 +22,15 @@ from typing import Generic, TypeVar
 from google.protobuf.message import Message as WireMessage
 
 from ...protocol.commands import encode
-from ...protocol.errors import ConnectionClosed, MagnetarError, UnknownError
+from ...protocol.errors import (
+    AlreadyClosed,
+    ConnectionClosed,
+    ConsumerBusy,
+    MagnetarError,
+    ProducerBusy,
+    UnknownError,
+    is_retriable,
+)
 from ...protocol.pulsar_pb2 import CommandSuccess
 from ...protocol.topics import TopicName
 from ...runtime.transitions import check_transition
@@ -40,7 +52,7 @@ class RegistrationState(enum.Enum):
 TRANSITIONS: Mapping[RegistrationState, Collection[RegistrationState]] = {
     RegistrationState.CONNECTING: (
         RegistrationState.READY,  # the broker has answered PRODUCER or SUBSCRIBE
-        RegistrationState.FAILED,  # the broker's refusal is final
+        RegistrationState.FAILED,  # the broker's refusal is final: see `_is_final`
         RegistrationState.CLOSED,  # by the application, or because this is the child of a fork
     ),
     RegistrationState.READY: (
@@ -80,8 +92,12 @@ class Registration(Generic[E]):
         endpoint: E,
         register: Callable[[], Awaitable[None]],
         failed: Callable[[MagnetarError], None],
+        ends: Callable[[MagnetarError], bool],
     ) -> None:
-        """`register` makes one attempt, with `attempt`. `failed` is told that the next one was refused finally."""
+        """`register` makes one attempt, with `attempt`. `failed` is told that the next one was refused finally.
+
+        `ends` says whether a refusal that is not temporary ends what was registered before.
+        """
         self.state = RegistrationState.CONNECTING
         self.connection: ClientConnection | None = None
         self.id = -1
@@ -94,6 +110,9 @@ class Registration(Generic[E]):
         self._endpoint = endpoint
         self._register = register
         self._failed = failed
+        self._ends = ends
+        self._refused = False
+        """Whether the attempts since the last connection were refused, and a warning says so."""
         self._asking: tuple[ClientConnection, int] | None = None
         """Where an attempt waits for the broker's answer, and its request id."""
         self._deadline: asyncio.Timeout | None = None
@@ -157,6 +176,7 @@ class Registration(Generic[E]):
         self._become(RegistrationState.READY)
         self.connection = connection
         self.id = endpoint_id
+        self._refused = False
         return answer
 
     def _withdraw(self, connection: ClientConnection, endpoint_id: int) -> None:
@@ -200,7 +220,8 @@ class Registration(Generic[E]):
         try:
             if first is not None:
                 await first()
-            await self._core.reconnect(f"{self._kind.name} on {self._topic}", self._register, wanted)
+            what = f"{self._kind.name} on {self._topic}"
+            await self._core.reconnect(what, self._register, wanted, self._is_final)
         except Exception as error:  # of any kind: waiting callers must get it
             if self.failure is not None:
                 return  # closed meanwhile
@@ -208,6 +229,19 @@ class Registration(Generic[E]):
             self._failed(error if isinstance(error, MagnetarError) else UnknownError(repr(error)))
         finally:
             self._reconnecting = False
+
+    def _is_final(self, error: MagnetarError) -> bool:
+        # Busy: our own former registration may not have been noticed as gone yet.
+        if is_retriable(error) or isinstance(error, ProducerBusy | ConsumerBusy):
+            return False
+        if self.id < 0 or isinstance(error, AlreadyClosed) or self._ends(error):
+            return True
+        if not self._refused:
+            self._refused = True
+            logger.warning(
+                "the broker refuses the %s on %s, which goes on trying: %s", self._kind.name, self._topic, error
+            )
+        return False
 
     def end(self, state: RegistrationState, error: MagnetarError) -> MagnetarError:
         """End, as FAILED or CLOSED. Returns why it ended: an earlier reason stays."""

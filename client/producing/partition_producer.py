@@ -1,7 +1,8 @@
 """The producer of one topic or partition, on the loop: entries out, receipts in, in order.
 
-`Registration` has the states. While it is CONNECTING, what is published waits. When it becomes READY, everything
-without a receipt is sent again, in order. When it ends, everything pending fails, and so does everything new.
+`Registration` has the states. While it is CONNECTING, what is published waits, also while the topic is deleted and not
+created again. When it becomes READY, everything without a receipt is sent again, in order. When it ends, everything
+pending fails, and so does everything new.
 
 Invariants: `inflight` holds, in order of sending, every entry whose outcome the application does not know. A receipt
 for its head completes the head. An earlier receipt is stale. A later one means that something was lost, and ends the
@@ -20,6 +21,8 @@ from ...protocol.errors import (
     AlreadyClosed,
     InvalidMessage,
     MagnetarError,
+    ProducerBlockedQuotaExceededException,
+    ProducerFenced,
     ProtocolError,
     Timeout,
     TopicTerminated,
@@ -115,7 +118,7 @@ class PartitionProducer:
             configuration.compression_type, chunking=configuration.chunking_enabled, encryptor=encryptor
         )
         self._timeout_s = configuration.send_timeout_millis / 1000
-        self._registration = Registration(core, topic, KIND, self, self.register, self._fail)
+        self._registration = Registration(core, topic, KIND, self, self.register, self._fail, self._ends)
         self._epoch = 0
         self._topic_epoch: int | None = None
         """Of the access that this producer has, or had: with it the broker knows whether another one had it since."""
@@ -391,10 +394,26 @@ class PartitionProducer:
             self._last_refusal = error
             connection = self._registration.let_go()
             self._registration.reconnect(lambda: self._start_over(connection))
-        elif isinstance(error, TopicTerminated) or error.server_error == 25 or self._configuration.stop_on_failure:
+        elif isinstance(error, TopicTerminated | ProducerFenced) or self._configuration.stop_on_failure:
             self._fail(error)
         else:
             self._end(take_back(self.inflight), error)
+
+    def _ends(self, error: MagnetarError) -> bool:
+        """Whether a refusal ends a producer that was registered before; see `Registration`.
+
+        As with the official client, a used-up backlog quota fails what is pending, and the producer goes on.
+        """
+        if isinstance(error, TopicTerminated | ProducerFenced):
+            return True
+        self._last_refusal = error
+        if isinstance(error, ProducerBlockedQuotaExceededException):
+            if self._configuration.stop_on_failure:
+                return True
+            pending, self.inflight = self.inflight, deque()  # a callback may publish again at once
+            while pending:
+                self._end(take_back(pending), error)
+        return False
 
     async def _start_over(self, connection: ClientConnection | None) -> None:
         if connection is not None:

@@ -9,7 +9,6 @@ from magnetar.client.core.configuration import ConsumerBatchReceivePolicy, Consu
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import (
     AlreadyClosed,
-    AuthorizationError,
     ConsumerBusy,
     CumulativeAcknowledgementNotAllowedError,
     InvalidConfiguration,
@@ -326,17 +325,6 @@ async def test_a_broker_that_gives_the_topic_away(broker: FakeBroker, client: As
     await broker.until(lambda: broker.count("SUBSCRIBE") == 5)
     await publish(client, [b"x"])
     assert await receive(consumer, 1) == [b"x"]
-
-
-async def test_a_final_refusal_ends_the_consumer(broker: FakeBroker, client: AsyncClient) -> None:
-    consumer = await client.subscribe("t", "s")
-    waiting = asyncio.ensure_future(consumer.receive())
-    broker.subscribe_errors = [4]
-    broker.drop_connections()
-    with pytest.raises(AuthorizationError):
-        await waiting
-    with pytest.raises(AuthorizationError):
-        await consumer.receive()
 
 
 async def test_refusals_at_creation(broker: FakeBroker, client: AsyncClient) -> None:

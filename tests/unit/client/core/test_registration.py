@@ -116,6 +116,7 @@ class Endpoint:
             self,
             self.register,
             self.fail,
+            lambda error: isinstance(error, TopicTerminated),
         )
 
     async def register(self) -> None:
@@ -190,6 +191,16 @@ async def test_a_final_refusal_of_the_next_attempt_fails_it() -> None:
     assert endpoint.registration.state is RegistrationState.FAILED
     with pytest.raises(TopicTerminated):
         endpoint.registration.check()
+
+
+async def test_a_refusal_that_its_owner_does_not_call_final_is_tried_again() -> None:
+    endpoint = Endpoint()
+    broker = await endpoint.open()
+    endpoint.closed_by_broker(broker.connection)
+    await broker.refuse(ServerError.TopicNotFound)
+    await settle()
+    assert endpoint.registration.state is RegistrationState.CONNECTING
+    endpoint.registration.check()
 
 
 async def test_the_first_reason_of_an_end_stays() -> None:
