@@ -2,6 +2,7 @@
 
     DIR/cluster.json                 identity: cluster id, secret, whether the metadata store was created (mode 0600)
     DIR/run.json                     what `start` started: Ray's address and processes, addresses to connect to (0600)
+    DIR/ray-auth-token               the token of a Ray that `start` starts (0600)
     DIR/lock                         held while `start` or `stop` are at work; an embedded cluster holds it for life
     DIR/coordinator/metadata.db      the metadata store, unless it is PostgreSQL
     DIR/bookie-<n>/                  one bookie's data, with its cookie
@@ -19,27 +20,20 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast
 
 from ..actors.processes.plan import IDENTITY_FILE
 from ..protocol.errors import ClusterError, DirectoryLocked
 from ..protocol.plain_values import is_text_map
+from ..runtime.data_directory import RUN_FILE
+from ..runtime.data_directory import default_data_directory as default_data_directory
 from ..runtime.files import FileLock, RealFiles, make_private_directory
 
-RUN_FILE = "run.json"
 LOCK_FILE = "lock"
 METADATA_FILE = "coordinator/metadata.db"
 SQLITE = "sqlite"
 """In place of a URL: the SQLite file of the data directory."""
 FORMAT = 1
-
-
-def default_data_directory() -> Path:
-    """`$MAGNETAR_DATA_DIR`, else `magnetar` in the user's data directory."""
-    given = os.environ.get("MAGNETAR_DATA_DIR")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "magnetar"
 
 
 @dataclass(frozen=True)
@@ -72,6 +66,7 @@ class SessionRecord(TypedDict):
     address: str
     temporary_directory: str
     processes: list[list[int]]
+    token_file: NotRequired[str]
 
 
 class RunRecord(TypedDict):

@@ -59,6 +59,17 @@ def descendants(processes: Iterable[Process]) -> list[Process]:
     return list(_descend([process for process in processes if process.alive], children))
 
 
+def names(processes: Iterable[Process]) -> list[str]:
+    """What the kernel calls each of `processes` that still runs: the first 15 bytes of its program's name."""
+    found: list[str] = []
+    for process in processes:
+        try:
+            found.append(Path(f"/proc/{process.pid}/comm").read_text().strip())
+        except OSError:
+            continue
+    return found
+
+
 def kill(processes: Iterable[Process], timeout_s: float) -> list[Process]:
     """SIGKILL to `processes` and their descendants. Returns those that still run after `timeout_s`.
 

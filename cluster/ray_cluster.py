@@ -24,12 +24,14 @@ from ..actors.processes.survey import ray_machines
 from ..protocol.cluster_status import ClusterStatus, DesiredView, RestartView
 from ..protocol.errors import ClusterError, MagnetarError, RestartStopped
 from ..protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, actor_name
+from ..runtime.data_directory import recorded_ray
 from ..runtime.environment import Environment
 from ..runtime.ray_calls import Answer, ask, find_actor, gcs_address, kill_actor, named_actors, remote
 from . import ray_session
 from .directory import ClusterDirectory
 from .handle import Cluster
 from .preparing import Prepared, StartOptions, prepare
+from .ray_authentication import how_to_authenticate
 from .ray_session import RaySession
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ T = TypeVar("T")
 READY_TIMEOUT_S = 120.0
 ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 90.0
+STOP_BOUND_S = 240.0
+"""After so long a stop ends by force. It is more than the waits of a stop in good order take together."""
 COORDINATOR_POLL_S = 0.1
 COORDINATOR_WAIT_S = 60.0
 """A stop waits so long for a coordinator that is being restarted. Then it kills the cluster's actors."""
@@ -127,8 +131,7 @@ class RayCluster(Cluster):
 
     def how_to_join(self) -> str:
         """What another program puts into its environment to reach the cluster through Ray."""
-        token = "" if self._session.kind == "joined" else " RAY_AUTH_MODE=token"
-        return f"in Ray programs: RAY_ADDRESS={self._session.address}{token}"
+        return f"in Ray programs: RAY_ADDRESS={self._session.address}{how_to_authenticate()}"
 
     def wait_stopped(self) -> None:
         """Return when another process has stopped the cluster. It waits through a restart of the coordinator."""
@@ -161,7 +164,7 @@ def start_on_ray(data_directory: str | os.PathLike[str], options: StartOptions, 
     try:
         _clear_leftovers(directory)
         threading.Thread(target=_import_ahead, name="import-ahead", daemon=True).start()
-        session = ray_session.join_or_start(detach=detach)
+        session = ray_session.join_or_start(directory.path, detach=detach)
         try:
             return _start(directory, options, session)
         except BaseException:
@@ -182,7 +185,17 @@ def find_on_ray(data_directory: str | os.PathLike[str] | None = None) -> RayClus
     session: RaySession | None = None
     if not ray.is_initialized():
         session = _connect(directory)
-    information = _ask(_coordinator().client_information.remote())
+    try:
+        coordinator = _coordinator()
+    except ClusterError:
+        elsewhere = recorded_ray(directory.path) if directory is not None and session is None else None
+        if elsewhere is None or elsewhere == gcs_address():
+            raise
+        raise ClusterError(
+            f"no Magnetar cluster runs on the Ray at {gcs_address()}, which this process had joined. That of "
+            f"{data_directory} runs on the Ray at {elsewhere}: do not call `ray.init()` before `magnetar.connect()`"
+        ) from None
+    information = _ask(coordinator.client_information.remote())
     found = ClusterDirectory(information["data_directory"])
     run = found.load_run()
     if session is None or session.kind == "joined":
@@ -195,30 +208,55 @@ def find_on_ray(data_directory: str | os.PathLike[str] | None = None) -> RayClus
 def stop_on_ray(data_directory: str | os.PathLike[str], on_wait: Callable[[str], None] | None = None) -> str:
     """Stop the cluster of a data directory, or what is left of it, and say what was done. Raises ClusterError.
 
-    A coordinator that is being restarted is waited for; `on_wait` is told so.
+    A coordinator that is being restarted is waited for; `on_wait` is told so. After `STOP_BOUND_S` nothing is asked any
+    more, and what `start` wrote down is killed.
     """
     directory = ClusterDirectory(data_directory)
     run = directory.load_run()
+    session = RaySession.from_record(run["ray"]) if run is not None else None
+    if session is not None and (lost := session.lost_carriers):
+        return _stop_by_force(directory, session, f"its Ray had lost its {' and its '.join(lost)}")
     try:
-        cluster = _find_patiently(data_directory, on_wait)
+        return ray_session.within(STOP_BOUND_S, lambda: _stop_in_order(directory, session, on_wait))
+    except TimeoutError as error:
+        if session is None or session.kind == "joined":
+            raise ClusterError(
+                f"the cluster did not stop within {STOP_BOUND_S:.0f} s. Its Ray was not started by Magnetar, and goes "
+                "on: try again, or end that Ray"
+            ) from error
+        return _stop_by_force(directory, session, f"it did not stop within {STOP_BOUND_S:.0f} s")
+
+
+def _stop_in_order(
+    directory: ClusterDirectory, session: RaySession | None, on_wait: Callable[[str], None] | None
+) -> str:
+    where = log_directory(str(directory.path))
+    try:
+        cluster = _find_patiently(directory.path, on_wait)
     except ClusterError as error:
-        if run is None:
+        if session is None:
             raise
         # The coordinator does not answer: end what was written down.
-        session = RaySession.from_record(run["ray"])
-        if session.kind == "joined":
-            if not isinstance(error, CoordinatorAway):
-                directory.clear_run()
-                return f"there was nothing left to stop: {error}"
-            if gcs_address() != session.address:
-                raise  # another Ray: its cluster may be one of another directory
-            _stop_actors()
-        _end_session(session)
+        if session.kind != "joined":
+            return _stop_by_force(directory, session, f"the cluster did not answer ({error})")
+        if not isinstance(error, CoordinatorAway):
+            directory.clear_run()
+            return f"there was nothing left to stop: {error}"
+        if gcs_address() != session.address:
+            raise  # another Ray: its cluster may be one of another directory
+        _stop_actors()
         directory.clear_run()
-        where = log_directory(str(directory.path))
         return f"the cluster did not answer ({error}), so its processes were killed; its logs are in {where}"
     with cluster:
-        return f"stopped cluster {cluster.cluster_id}; logs are in {log_directory(str(directory.path))}"
+        return f"stopped cluster {cluster.cluster_id}; logs are in {where}"
+
+
+def _stop_by_force(directory: ClusterDirectory, session: RaySession, why: str) -> str:
+    """Kill what carries a Ray of ours, without a call to Ray, and say so."""
+    ended = ray_session.kill(session)
+    directory.clear_run()
+    where = log_directory(str(directory.path))
+    return f"{why}, so its processes were killed: {ended} of them still ran; its logs are in {where}"
 
 
 def _find_patiently(data_directory: str | os.PathLike[str], on_wait: Callable[[str], None] | None) -> RayCluster:
@@ -374,14 +412,31 @@ def _connect(directory: ClusterDirectory | None) -> RaySession:
 
 
 def _clear_leftovers(directory: ClusterDirectory) -> None:
-    """Forget a run that ended without a word (a reboot, a killed `start`); refuse one that still runs."""
+    """Forget a run that ended without a word (a reboot, a killed `start`), and end what is left of its Ray.
+
+    Raises ClusterError if it still runs.
+    """
     run = directory.load_run()
     if run is None:
         return
     session = RaySession.from_record(run["ray"])
     if any(process.alive for process in session.processes):
-        raise ClusterError(
-            f"a cluster already runs on {directory.path}: `magnetar status` shows it, `magnetar stop` stops it"
+        lost = session.lost_carriers
+        if not lost:
+            raise ClusterError(
+                f"a cluster already runs on {directory.path}: `magnetar status` shows it, `magnetar stop` stops it"
+            )
+        if others := ray_session.other_nodes(session):
+            raise ClusterError(
+                f"the Ray of the last run on {directory.path} lost its {' and its '.join(lost)} here, but goes on at "
+                f"{', '.join(others)}: `magnetar stop` ends what is left, then start again"
+            )
+        ended = ray_session.kill(session)
+        logger.warning(
+            "the last run on %s had lost its Ray (%s): %d processes that were left of it were ended",
+            directory.path,
+            " and ".join(lost),
+            ended,
         )
     if session.kind == "detached":
         ray_session.remove_temporary_directory(session)

@@ -4,6 +4,9 @@
 switch off anyway. So the head is started in this process, through the class that `ray start` itself uses. That class is
 not part of Ray's public interface: where another version of Ray has changed it, `ray start` is run instead.
 
+Each process gets a session of its own. Otherwise the terminal, `timeout`, or a script that ends the process group of
+`magnetar start --detach` would end the cluster's Ray as well.
+
 What is started carries `MARK` in its environment, by which it is found and written down. Ray's Python processes lose it
 when they change their titles, so they are found as descendants of the others.
 """
@@ -16,8 +19,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -46,6 +50,12 @@ class NodeTable(Protocol):
     """What is used of Ray's client of its GCS."""
 
     def get_all_node_info(self, timeout: float) -> object: ...
+
+
+class Services(Protocol):
+    """Ray's module that starts processes."""
+
+    ConsolePopen: Callable[..., object]
 
 
 def start_head(directory: str) -> str:
@@ -77,7 +87,7 @@ def processes_of(directory: str) -> list[Process]:
 
 
 def _start_here(directory: str, gcs_port: int) -> str:
-    from ray._private import node, parameter
+    from ray._private import node, parameter, services
     from ray._private.authentication import authentication_token_setup
 
     class Head(node.Node):
@@ -102,13 +112,23 @@ def _start_here(directory: str, gcs_port: int) -> str:
         include_dashboard=False,
         no_monitor=True,
     )
-    head = Head(parameters, head=True, shutdown_at_exit=False, spawn_reaper=False)
+    with _own_sessions(cast("Services", services)):
+        head = Head(parameters, head=True, shutdown_at_exit=False, spawn_reaper=False)
     return str(head.address)
 
 
+@contextmanager
+def _own_sessions(services: Services) -> Generator[None]:
+    """Each process that Ray's `services` start meanwhile leads a session of its own."""
+    before = services.ConsolePopen
+    services.ConsolePopen = partial(before, start_new_session=True)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = before
+
+
 def _start_by_command(directory: str, gcs_port: int, client_port: int) -> str:
-    if os.environ.get("RAY_AUTH_MODE") == "token":
-        _ray("get-auth-token", "--generate")
     _ray(
         "start",
         "--head",
@@ -132,6 +152,7 @@ def _ray(*arguments: str) -> None:
             text=True,
             timeout=RAY_START_TIMEOUT_S,
             check=False,
+            start_new_session=True,
         )
     except subprocess.TimeoutExpired as error:
         raise ClusterError(

@@ -9,7 +9,7 @@ hands out is then annotated as that Protocol. Ray is imported late: services and
 
 import importlib
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NotRequired, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
 
 from ..protocol.names import RAY_NAMESPACE
@@ -39,6 +39,20 @@ class RayNode(TypedDict):
     NodeManagerAddress: str
     Resources: dict[str, float]
     Labels: NotRequired[dict[str, str]]
+
+
+class GcsNode(Protocol):
+    """A node of Ray, as its GCS describes it."""
+
+    node_manager_address: str
+    state: int
+    """0 while it is alive."""
+
+
+class Gcs(Protocol):
+    """What is used of Ray's client of its GCS."""
+
+    def get_all_node_info(self) -> Mapping[object, GcsNode]: ...
 
 
 @overload
@@ -99,6 +113,14 @@ def ray_nodes() -> list[RayNode]:
     import ray
 
     return cast("list[RayNode]", ray.nodes())
+
+
+def alive_nodes(address: str) -> list[str]:
+    """Addresses of the nodes of the Ray whose GCS is at `address`. This process need not be connected to it."""
+    client: Callable[..., Gcs] = getattr(importlib.import_module("ray._raylet"), "GcsClient")  # noqa: B009
+    return [
+        node.node_manager_address for node in client(address=address).get_all_node_info().values() if not node.state
+    ]
 
 
 def draining_nodes() -> set[str]:

@@ -1,6 +1,9 @@
 """Finding the cluster through Ray, for clients without a service URL.
 
 The coordinator is a named actor; it knows the brokers' addresses. Ray is imported only here, and only when asked.
+
+A Ray without a cluster is refused at once: a program that calls `ray.init()` in place of `magnetar.connect()` starts an
+empty Ray of its own. A client that has found its cluster before waits for it, because it may be started again.
 """
 
 import logging
@@ -8,9 +11,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, TypedDict, cast
 
-from ...protocol.errors import ConnectError
+from ...protocol.errors import ClusterError, ConnectError
 from ...protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
+from ...runtime.data_directory import default_data_directory, recorded_ray
 from ...runtime.environment import Environment
+from ...runtime.ray_calls import gcs_address
 from .configuration import ClientConfiguration
 from .forking import ray_was_inherited
 
@@ -31,14 +36,27 @@ def service_url_source(environment: Environment, configuration: ClientConfigurat
         assert configured is not None
         return configured
 
+    found_before = False
+
     async def asked() -> str:
-        return await environment.offload.run(find_service_url)
+        nonlocal found_before
+        try:
+            url = await environment.offload.run(find_service_url)
+        except ClusterError as error:
+            if found_before:
+                raise ConnectError(str(error)) from None
+            raise
+        found_before = True
+        return url
 
     return asked if configured is None else given
 
 
 def find_service_url() -> str:
-    """The brokers' addresses as one service URL; blocks. Raises ConnectError if no cluster is found."""
+    """The brokers' addresses as one service URL; blocks.
+
+    Raises ClusterError if no cluster runs on the Ray of this process, ConnectError if it does not answer.
+    """
     import ray
 
     if ray_was_inherited():
@@ -46,25 +64,44 @@ def find_service_url() -> str:
             "no service URL was given, and this process was forked from one that uses Ray, which does not survive it: "
             "pass a service URL, or use the start method 'spawn'"
         )
-    try:
-        if not ray.is_initialized():
+    if not ray.is_initialized():
+        try:
             ray.init(  # pyright: ignore[reportUnknownMemberType] (Ray types its parameters in part)
                 address="auto", log_to_driver=False, logging_level=logging.WARNING
             )
+        except Exception:  # Ray raises a different class for every way of not being there
+            raise ClusterError(_no_cluster("this process has joined no Ray, and none was found", None)) from None
+    try:
         coordinator = cast(
             "Any",  # a handle has whatever methods its actor has
             ray.get_actor(COORDINATOR_ACTOR, namespace=RAY_NAMESPACE),  # pyright: ignore[reportUnknownMemberType]
         )
+    except ValueError:
+        address = gcs_address()
+        joined = f"no Magnetar cluster runs on the Ray at {address}, which this process has joined or started"
+        raise ClusterError(_no_cluster(joined, address)) from None
+    try:
         found = cast("FoundCluster", ray.get(coordinator.client_information.remote(), timeout=ANSWER_TIMEOUT_S))
-    except Exception as error:  # Ray raises a different class for every way of not being there
+    except Exception as error:
         raise ConnectError(
-            f"no service URL was given, and no Magnetar cluster was found on Ray ({error}): pass a service URL, or "
-            "start a cluster"
+            f"no service URL was given, and the cluster on Ray does not answer ({error}): pass a service URL, or look "
+            "at `magnetar status`"
         ) from error
     urls = [url.removeprefix("pulsar://").rstrip("/") for url in found["service_urls"]]
     if not urls:
         raise ConnectError("the cluster has no live broker: see `magnetar status`")
     return "pulsar://" + ",".join(urls)
+
+
+def _no_cluster(why: str, joined: str | None) -> str:
+    """What is said where no cluster was found: also where the one of this user runs, and what to call."""
+    directory = default_data_directory()
+    elsewhere = recorded_ray(directory)
+    if elsewhere is not None and elsewhere != joined:
+        where = f"The cluster of {directory} runs on the Ray at {elsewhere}"
+    else:
+        where = "Start one with `magnetar start --detach`, or pass a service URL"
+    return f"no service URL was given, and {why}. {where}. Call `magnetar.connect()` in place of `ray.init()`"
 
 
 def in_ray_worker() -> bool:
