@@ -35,7 +35,6 @@ class AsyncConsumer(ConsumerFacts, Pausing):
         if isinstance(consumer, InterceptedConsumer):
             consumer.show_as(self)
         self._receive_queue.defers = True
-        self._preparing = asyncio.Lock()
         listener, events = consumer.configuration.consumer_event_listener, consumer.receive_queue.events
         if listener is not None and events is not None:
             events.deliver_to(partial(tell, listener, self))
@@ -140,6 +139,9 @@ class AsyncConsumer(ConsumerFacts, Pausing):
                     size += len(message.data())
         except TimeoutError:
             pass  # the policy's time is one of its limits
+        except BaseException:  # the caller was cancelled, or the consumer has ended
+            self._receive_queue.put_back(messages)
+            raise
         return messages
 
     async def acknowledge(self, message: Message | MessageId) -> None:
@@ -276,25 +278,13 @@ class AsyncConsumer(ConsumerFacts, Pausing):
         """
         await self._consumer.close()
 
-    async def _prepare(self) -> None:
-        """Fetch the schema of the next entry, have a thread decode a large one; one at a time for all callers."""
-        async with self._preparing:
-            entry = self._receive_queue.unprepared()
-            if entry is None:
-                return
-            if entry.reading is not None and entry.reading.lacks(entry):
-                await entry.reading.load(entry)
-            if entry.is_large:
-                size_max = self._core.configuration.decompressed_size_max_bytes
-                await self._core.environment.offload.run(entry.prepare, size_max)
-
     async def _arrival(self) -> None:
         """Until there may be a message. Raises why there will be none."""
         queue = self._receive_queue
         if queue.failure is not None:
             raise queue.failure
         if queue.unprepared() is not None:
-            await self._prepare()
+            await self._consumer.prepare()
             return
         if not queue.is_empty():
             return

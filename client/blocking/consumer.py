@@ -122,16 +122,19 @@ class Consumer(ConsumerFacts, Pausing, OpensLater[ConsumerConfiguration]):
         end = time.monotonic() + policy.timeout_ms / 1000 if policy.timeout_ms > 0 else None
         messages: list[Message] = []
         size = 0
-        while not is_enough(policy, len(messages), size):
-            left = None if end is None else max(0, int((end - time.monotonic()) * 1000))
-            try:
+        try:
+            while not is_enough(policy, len(messages), size):
+                left = None if end is None else max(0, int((end - time.monotonic()) * 1000))
                 message = self._receiver.receive_unless_error(left) if messages else self.receive(left)
-            except Timeout:
-                break
-            if message is None:
-                break  # the messages first; the error is for the next call
-            messages.append(message)
-            size += len(message.data())
+                if message is None:
+                    break  # the messages first; the error is for the next call
+                messages.append(message)
+                size += len(message.data())
+        except Timeout:
+            pass  # the policy's time is one of its limits
+        except BaseException:  # such as KeyboardInterrupt, which is how Ray cancels a task
+            self._receive_queue.put_back(messages)
+            raise
         return messages
 
     def acknowledge(self, message: Message | MessageId) -> None:

@@ -110,7 +110,10 @@ class Listener:
             try:
                 self._going.wait()
                 message = self._receive()
-                self._going.wait()
+                if not self._going.is_set():
+                    # Paused while it waited. In the queue the message becomes void when the application seeks.
+                    self._receive_queue.put_back([message])
+                    continue
             except MagnetarError as error:
                 ended = self._receive_queue.failure is not None
                 log_missing(self._topic, error, ended=ended)

@@ -363,6 +363,7 @@ class PartitionConsumer:
     def open_entry(self, entry: ReceivedEntry) -> Sequence[Message]:
         """See `receive_queue.Source`; called under the receive queue's lock."""
         self.permits.free(entry.permits)
+        entry.permits = 0  # a call that is interrupted here leaves the entry in the queue, and another one opens it
         try:
             messages = entry.open(self._core.configuration.decompressed_size_max_bytes)
         except Discarded as error:

@@ -116,17 +116,39 @@ class ReceiveQueue:
     def take_many(self, messages_max: int) -> Messages:
         """The next messages that are here now, up to `messages_max`. Raises as `take`, when there is none before it."""
         taken = Messages()
-        while (room := messages_max - len(taken)) > 0:
-            if self.messages:
-                single: list[Message] = []
-                self._pop_into(single, room)
-                if single:
-                    taken.add(single)
-            elif not self._open_into(taken, room) and not self.messages:
-                if self._undelivered is None or taken.parts:
-                    break
-                self._raise_undelivered()
+        try:
+            while (room := messages_max - len(taken)) > 0:
+                if self.messages:
+                    single: list[Message] = []
+                    self._pop_into(single, room)
+                    if single:
+                        taken.add(single)
+                elif not self._open_into(taken, room) and not self.messages:
+                    if self._undelivered is None or taken.parts:
+                        break
+                    self._raise_undelivered()
+        except BaseException:  # such as KeyboardInterrupt, also from an interceptor
+            self.put_back(taken)
+            raise
         return taken
+
+    def put_back(self, messages: Sequence[Message]) -> None:
+        """A call took these and does not hand them over, because it was cancelled: they are the next ones again.
+
+        What became void meanwhile is dropped: its broker sends it again, or the application sought away.
+        """
+        if not messages:
+            return
+        with self.lock:
+            if self.failure is not None:
+                self._drop(messages)
+                return
+            valid = [one for one in messages if one[0].generation == cast(Source, one.source).generation]
+            if len(valid) < len(messages):
+                self._drop([one for one in messages if one[0].generation != cast(Source, one.source).generation])
+            self.messages.extendleft(reversed(valid))
+            if self.waiting:
+                self.arrival.notify_all()
 
     @property
     def is_at_error(self) -> bool:
@@ -179,23 +201,33 @@ class ReceiveQueue:
         while self._entries:
             if self.unprepared() is not None:
                 return None
-            entry = self._entries.popleft()
+            entry = self._entries[0]
             source = cast(Source, entry.source)
-            if entry.generation == source.generation:
+            if entry.generation != source.generation:
+                self._remove_first(entry)
+            else:
                 counts = self.counts.get(source)
                 try:
                     opened = source.open_entry(entry)
                     if self.screen is not None:
                         opened = self.screen(opened)
                 except MagnetarError as error:
+                    self._remove_first(entry)
                     self._undelivered = (source, error)
                     if counts is not None:
                         counts.failed += 1
                     return None
+                # Only now: an interrupt in between (KeyboardInterrupt) leaves the entry to the next call.
+                self._remove_first(entry)
                 if counts is not None:
                     counts.opened(opened)
                 return opened
         return None
+
+    def _remove_first(self, entry: ReceivedEntry) -> None:
+        """Remove an entry that was looked at, unless its interceptors have had the queue emptied."""
+        if self._entries and self._entries[0] is entry:
+            self._entries.popleft()
 
     def unprepared(self) -> ReceivedEntry | None:
         """The entry that all callers wait for until it is prepared."""

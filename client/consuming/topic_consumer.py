@@ -4,6 +4,7 @@ An unpartitioned topic is the case of one. `TopicSet` has the partitions, `Topic
 one partition come in order; between partitions and topics there is no order.
 """
 
+import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -35,7 +36,7 @@ from ..core.forking import inherited_error
 from ..core.message_id import MessageId, TopicMessageId, start_of
 from .ack_sender import ConsumerAcks
 from .consumer_statistics import ConsumerStatistics
-from .message import Message, Opened, entry_of
+from .message import Message, Opened, ReceivedEntry, entry_of
 from .messages import Messages
 from .partition_consumer import PartitionConsumer
 from .receive_queue import ReceiveQueue
@@ -103,6 +104,7 @@ class TopicConsumer:
             core, self.receive_queue, self.topics, lambda: f"{self.consumer_name} on {self.topic_text}"
         )
         self._closed = False
+        self._preparing: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
         """Find the topics and partitions and subscribe to all. Raises the first refusal; nothing is left open then."""
@@ -167,6 +169,28 @@ class TopicConsumer:
         """A caller waits on an empty receive queue; matters only without a receiver queue."""
         for consumer in self.consumers[:1]:  # a pattern may match nothing yet
             consumer.permits.ask_for_one()
+
+    async def prepare(self) -> None:
+        """Fetch the schema of the next entry, have a thread decode a large one; one at a time for all callers.
+
+        It goes on when its caller is cancelled: two threads that open one entry would spoil it for each other.
+        """
+        task = self._preparing
+        if task is None or task.done():
+            entry = self.receive_queue.unprepared()
+            if entry is None:
+                return
+            task = self._preparing = self.core.tasks.spawn(self._prepare(entry), f"prepare an entry of {entry.topic}")
+        await asyncio.wait({task})
+        if not task.cancelled():  # it is when the client closes
+            task.result()
+
+    async def _prepare(self, entry: ReceivedEntry) -> None:
+        if entry.reading is not None and entry.reading.lacks(entry):
+            await entry.reading.load(entry)
+        if entry.is_large:
+            size_max = self.core.configuration.decompressed_size_max_bytes
+            await self.core.environment.offload.run(entry.prepare, size_max)
 
     # ---- Acknowledgement, any thread ----
 

@@ -4,12 +4,14 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
 import pytest
 
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.consuming.receive_queue import ReceiveQueue
+from magnetar.protocol.errors import AlreadyClosed
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 
 
@@ -143,3 +145,86 @@ def test_threads_and_a_discarding_loop_hand_over_each_message_once_in_order() ->
     assert sorted(number for mine in found for number in mine) == list(range(count))
     for mine in found:
         assert all(before < after for before, after in pairwise(mine))
+
+
+# ---- Calls that do not hand over what they took ----
+
+
+def test_what_is_put_back_is_next_and_in_order() -> None:
+    source = Partition()
+    queue = filled(source, 6)
+    taken = queue.take_many(4)
+    queue.put_back(taken)
+    assert rest(queue) == [0, 1, 2, 3, 4, 5]
+
+
+def test_what_became_void_is_not_put_back() -> None:
+    one, two = Partition(), Partition()
+    queue = filled(one, 6, two)
+    taken = queue.take_many(4)
+    one.generation += 1
+    queue.put_back(taken)
+    assert rest(queue) == [1, 3, 4, 5]
+
+
+def test_nothing_is_put_back_into_a_queue_that_has_failed() -> None:
+    queue = filled(Partition(), 4)
+    taken = queue.take_many(2)
+    queue.fail(AlreadyClosed("the test closes it"))
+    queue.put_back(taken)
+    assert not queue.messages
+
+
+def test_putting_back_wakes_those_who_wait() -> None:
+    queue = filled(Partition(), 2)
+    taken = queue.take_many(2)
+    waits = threading.Event()
+
+    def wait() -> bool:
+        assert isinstance(queue.arrival, threading.Condition)
+        with queue.arrival:
+            queue.waiting += 1
+            waits.set()
+            return queue.arrival.wait(20)
+
+    with ThreadPoolExecutor(1) as pool:
+        woken = pool.submit(wait)
+        assert waits.wait(20)
+        queue.put_back(taken)
+        assert woken.result()
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("where", ["opening", "screening"])
+def test_an_interrupt_leaves_an_entry_to_the_next_call(where: str, many: bool) -> None:
+    source, queue = Partition(), ReceiveQueue(RealLocks())
+    interrupted: list[int] = []
+
+    def interrupts(number: int) -> None:
+        if number == 2 and not interrupted:
+            interrupted.append(number)
+            raise KeyboardInterrupt
+
+    if where == "screening":
+
+        def screen(messages: Sequence[Message]) -> Sequence[Message]:
+            interrupts(int(messages[0].data()))
+            return messages
+
+        queue.screen = screen
+    else:
+
+        def open_entry(one: ReceivedEntry) -> Sequence[Message]:
+            interrupts(one.entry_id)
+            return one.open(1 << 20)
+
+        source.open_entry = open_entry  # type: ignore[method-assign]
+    for number in range(5):
+        queue.arrive(entry(source, number))
+    found: list[int] = []
+    with pytest.raises(KeyboardInterrupt):
+        if many:
+            queue.take_many(5)
+        while True:
+            found += numbers([queue.take()])
+    assert interrupted and [*found, *rest(queue)] == [0, 1, 2, 3, 4]
