@@ -23,6 +23,7 @@ DEFAULT_TENANT = "public"
 DEFAULT_NAMESPACE = "default"
 NAME_SIZE_MAX_BYTES = 4096
 NAMES_REMEMBERED_MAX = 2048
+ENTITY_MAX_CHARS = 1024
 """Names whose parts are kept: each one is parsed several times in a row, by each function that handles it."""
 
 _PARTITION = re.compile(r"-partition-(0|[1-9][0-9]{0,8})\Z")
@@ -143,8 +144,10 @@ def topic_of_path(path: str) -> TopicName:
 
 
 def check_named_entity(what: str, name: str) -> None:
-    """Raise InvalidTopicName unless `name` can name a tenant or a namespace: letters, digits and `-=:._`."""
-    if not _NAMED_ENTITY.match(name):
+    """Raise InvalidTopicName unless `name` can name a tenant or a namespace: letters, digits and `-=:._`, and at most
+    ENTITY_MAX_CHARS of them.
+    """
+    if len(name) > ENTITY_MAX_CHARS or not _NAMED_ENTITY.match(name):
         raise InvalidTopicName(f"{_shown(name)} is not a valid name of a {what}", topic=_shown(name))
 
 

@@ -7,6 +7,7 @@ ServiceUnitNotReady for a topic that this broker does not own, so that the calle
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from ...protocol.bounds import NAME_MAX_BYTES, check_text
 from ...protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
@@ -69,9 +70,10 @@ class OwnerMethods:
     async def rpc_create_subscription(
         self, connection: RpcConnection, topic: str, subscription: str, position: Point = "latest"
     ) -> None:
-        """Create a durable subscription at a place. Raises NotAllowedError when it exists."""
+        """Create a durable subscription at a place. Raises NotAllowedError when it exists, or its name is too long."""
         if not subscription:
             raise InvalidConfiguration("the name of the subscription is empty: give one")
+        check_text("the name of the subscription", subscription, NAME_MAX_BYTES)
         owner = await self._topic(topic)
         if (subscription, True) in owner.subscriptions:
             raise NotAllowedError(f"Subscription {subscription} already exists", exists=True)

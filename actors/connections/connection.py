@@ -20,6 +20,9 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+from google.protobuf.message import Message
+
+from ...protocol.bounds import check_command
 from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
 from ...protocol.errors import (
     MagnetarError,
@@ -430,12 +433,22 @@ class ServerConnection(asyncio.Protocol):
         content = getattr(command, FIELD_OF_TYPE[kind])
         handler = self._handlers.get(kind)
         if handler is not None:
-            handler(content)
+            try:
+                check_command(kind, content)
+            except NotAllowedError as error:
+                self._refuse(kind, content, error)
+            else:
+                handler(content)
         elif "request_id" in content.DESCRIPTOR.fields_by_name and FIELD_OF_TYPE[kind] not in _ANSWERS:
-            error = NotAllowedError(f"{FIELD_OF_TYPE[kind]} is not supported")
-            self.write(refusal(kind, content.request_id, server_error_code(error), str(error)))
+            self._refuse(kind, content, NotAllowedError(f"{FIELD_OF_TYPE[kind]} is not supported"))
         elif FIELD_OF_TYPE[kind] not in _ANSWERS:
             raise ProtocolError(f"the client sent the unexpected command {FIELD_OF_TYPE[kind]}")
+
+    def _refuse(self, kind: int, content: Message, error: MagnetarError) -> None:
+        """Answer a command with an error. Raises ProtocolError when it has no answer."""
+        if "request_id" not in content.DESCRIPTOR.fields_by_name:
+            raise ProtocolError(f"the client sent a {FIELD_OF_TYPE[kind]} that is refused: {error}") from error
+        self.write(refusal(kind, content.request_id, server_error_code(error), str(error)))  # type: ignore[attr-defined]
 
     def _connect(self, command: CommandConnect) -> None:
         if self.state is not ServerConnectionState.NEW:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import NamedTuple
 
+from ...protocol.bounds import ACK_IDS_MAX, ACK_SET_WORDS_MAX, check_count
 from ...protocol.commands import BROKER_REQUEST_ID, encode
 from ...protocol.errors import (
     BrokerMetadataError,
@@ -19,6 +20,7 @@ from ...protocol.errors import (
     CumulativeAcknowledgementNotAllowedError,
     MagnetarError,
     NotAllowedError,
+    ProtocolError,
     ServiceUnitNotReady,
     UnknownError,
     server_error_code,
@@ -55,6 +57,8 @@ from ..topics.batch_index_acks import PartOfBatch
 from ..topics.client_bounds import check_subscription_type
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart, Topic
+from . import limits
+from .limits import check_number
 from .link import ClientLink, CommandFamily, CommandHandler
 
 logger = logging.getLogger(__name__)
@@ -108,6 +112,11 @@ class ConsumerCommands(CommandFamily):
                     f"consumer {command.consumer_id} of this connection is being created already: wait for the answer"
                 ),
             )
+            return
+        try:
+            check_number("consumers", len(self.consumers) + len(self._creating), limits.CONSUMERS_MAX)
+        except MagnetarError as error:
+            connection.error(command.request_id, error)
             return
         self._creating[consumer_id] = False
         connection.start(self._subscribe(command), "subscribe", lambda error: self._subscribe_failed(command, error))
@@ -201,6 +210,7 @@ class ConsumerCommands(CommandFamily):
         try:
             if command.txnid_most_bits or command.txnid_least_bits:
                 raise NotAllowedError("transactions are not supported: acknowledge without one")
+            check_count("message_id", len(command.message_id), ACK_IDS_MAX)
             if command.ack_type == CommandAck.Cumulative:
                 if len(command.message_id) != 1:
                     raise NotAllowedError("a cumulative acknowledgement must name one message")
@@ -252,6 +262,10 @@ class ConsumerCommands(CommandFamily):
         epoch = _epoch_of(command)
         if epoch is not None and (consumer.epoch is None or epoch > consumer.epoch):
             consumer.epoch = epoch
+        try:
+            check_count("message_ids", len(command.message_ids), ACK_IDS_MAX)
+        except NotAllowedError as error:
+            raise ProtocolError(f"consumer {consumer.name} asks for too much at once: {error}") from error
         positions = [position_of(item) for item in command.message_ids] or None
         subscription.redeliver(consumer, positions)
 
@@ -414,7 +428,9 @@ def _done_up_to(data: MessageIdData) -> Position:
 
 
 def _parts_of_batches(command: CommandAck) -> list[PartOfBatch]:
-    """The batches of which something is left."""
+    """The batches of which something is left. Raises NotAllowedError."""
+    for item in command.message_id:
+        check_count("ack_set", len(item.ack_set), ACK_SET_WORDS_MAX)
     return [
         PartOfBatch(position_of(item), list(item.ack_set), max(item.batch_size, 0))
         for item in command.message_id

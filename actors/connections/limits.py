@@ -1,9 +1,29 @@
-"""How many clients' connections a broker takes, in all and from one IP address."""
+"""How many clients' connections a broker takes, in all and from one IP address, and how many of everything one
+connection may have. What single commands may hold is bounded in `protocol.bounds`.
+"""
 
+from ...protocol.errors import TooManyLookupRequestException
 from ...runtime.settings.declarations import Settings
 from .refusals import Refusals
 
+PRODUCERS_MAX = 100_000
+"""Of one connection. Pulsar has no such bound; a client has one connection to a broker for all its topics."""
+CONSUMERS_MAX = 100_000
+"""Of one connection."""
+WATCHERS_MAX = 1000
+"""Topic list watchers of one connection."""
+DEPARTED_MAX = 10_000
+"""Producers of one connection that the broker sent away, whose late messages it still knows."""
+
 _WHAT_TO_DO = "close connections that you do not need, connect to another broker, or raise"
+
+
+def check_number(what: str, number: int, number_max: int) -> None:
+    """Raise TooManyLookupRequestException when a connection with so many is to have one more."""
+    if number >= number_max:
+        raise TooManyLookupRequestException(
+            f"this connection has {number_max} {what} already: close some, or open a connection"
+        )
 
 
 class ConnectionLimits:

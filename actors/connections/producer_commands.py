@@ -26,9 +26,10 @@ from ..schemas.topic_rules import schema_of_producer
 from ..topics.access_modes import AccessMode, AccessRequest
 from ..topics.producer import AttachedProducer
 from ..topics.topic import SubscriptionStart
+from . import limits
+from .limits import check_number
 from .link import ClientLink, CommandFamily, CommandHandler, EntryHandler
 
-DEPARTED_MAX = 10_000
 LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around an entry, generously
 
 
@@ -68,6 +69,12 @@ class ProducerCommands(CommandFamily):
                     f"producer {command.producer_id} of this connection is being created already: wait for the answer"
                 ),
             )
+            return
+        try:
+            number = len(self.producers) + len(self._waiting) + len(self._creating)
+            check_number("producers", number, limits.PRODUCERS_MAX)
+        except MagnetarError as error:
+            connection.error(command.request_id, error)
             return
         self._creating[producer_id] = False
         connection.start(self._create(command), "producer", lambda error: self._create_failed(command, error))
@@ -211,7 +218,7 @@ class ProducerCommands(CommandFamily):
         else:
             return
         self._departed[producer_id] = None
-        if len(self._departed) > DEPARTED_MAX:
+        if len(self._departed) > limits.DEPARTED_MAX:
             del self._departed[next(iter(self._departed))]
         self._connection.write(encode(CommandCloseProducer(producer_id=producer_id, request_id=BROKER_REQUEST_ID)))
 

@@ -27,7 +27,6 @@ from ...protocol.errors import (
     InvalidTopicName,
     MagnetarError,
     NotAllowedError,
-    TooManyLookupRequestException,
 )
 from ...protocol.pulsar_pb2 import (
     BaseCommand,
@@ -44,6 +43,8 @@ from ...protocol.topics import NON_PERSISTENT, PERSISTENT, parse_namespace
 from ..members.matched_topics import MatchedTopics
 from ..members.topic_filter import EVERYTHING, TopicFilter, without_domain
 from ..members.topic_lookup import NAME_FRAME_BYTES
+from . import limits
+from .limits import check_number
 from .link import ClientLink, CommandFamily, CommandHandler
 
 DOMAIN_OF_MODE: dict[int, str] = {
@@ -51,8 +52,6 @@ DOMAIN_OF_MODE: dict[int, str] = {
     CommandGetTopicsOfNamespace.NON_PERSISTENT: NON_PERSISTENT,
 }
 """ALL has both."""
-WATCHERS_MAX = 1000
-"""Of one connection."""
 
 
 class TopicListWatcher:
@@ -240,10 +239,7 @@ class TopicListCommands(CommandFamily):
                 f"the pattern of topics has more than {settings.pattern_max_chars} characters: shorten it"
             )
         taken = TopicFilter(pattern)
-        if len(self._watchers) >= WATCHERS_MAX:
-            raise TooManyLookupRequestException(
-                f"this connection has {WATCHERS_MAX} topic list watchers already: close some, or open a connection"
-            )
+        check_number("topic list watchers", len(self._watchers), limits.WATCHERS_MAX)
         watcher = TopicListWatcher(self._connection, command.watcher_id, command.namespace, taken)
         self._watchers[command.watcher_id] = watcher
         return watcher
