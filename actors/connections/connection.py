@@ -445,7 +445,11 @@ class ServerConnection(asyncio.Protocol):
             raise ProtocolError(f"the client sent the unexpected command {FIELD_OF_TYPE[kind]}")
 
     def _refuse(self, kind: int, content: Message, error: MagnetarError) -> None:
-        """Answer a command with an error. Raises ProtocolError when it has no answer."""
+        """Answer a command with an error. CONNECT ends the connection. Raises ProtocolError when there is no answer."""
+        if kind == BaseCommand.CONNECT:
+            self.error(BROKER_REQUEST_ID, error)
+            self.close()
+            return
         if "request_id" not in content.DESCRIPTOR.fields_by_name:
             raise ProtocolError(f"the client sent a {FIELD_OF_TYPE[kind]} that is refused: {error}") from error
         self.write(refusal(kind, content.request_id, server_error_code(error), str(error)))  # type: ignore[attr-defined]

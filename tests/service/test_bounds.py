@@ -11,6 +11,7 @@ from magnetar.actors.broker.methods import OwnerMethods
 from magnetar.actors.connections import limits
 from magnetar.protocol.bounds import ACK_IDS_MAX, ACK_SET_WORDS_MAX, NAME_MAX_BYTES
 from magnetar.protocol.pulsar_pb2 import (
+    BaseCommand,
     CommandAck,
     CommandConnect,
     CommandGetTopicsOfNamespace,
@@ -61,6 +62,7 @@ async def test_a_name_of_4_mb_is_refused_and_the_connection_goes_on(peer: WirePe
 async def test_a_connect_with_a_version_of_4_mb_ends_the_connection(cluster: EmbeddedCluster) -> None:
     stranger = await WirePeer.open(port_of(cluster), connect=False)
     stranger.send(CommandConnect(client_version=LONG, protocol_version=19))
+    assert (await stranger.expect(BaseCommand.ERROR)).error == REFUSED
     await stranger.wait_ended()
     await stranger.close()
 
