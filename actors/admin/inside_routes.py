@@ -65,10 +65,14 @@ class InsideRoutes:
         return json_answer(size)
 
     async def create_missed_partitions(self, request: web.Request) -> web.Response:
-        """Do nothing: all partitions of a topic are there once it is created, and when it has grown."""
+        """Store the partitions that nobody has opened yet. As in Pulsar, they get no subscriptions by this."""
         topic = topic_of(request)
+        if topic.partition >= 0:
+            raise web.HTTPPreconditionFailed(text=f"{topic.full} is a partition: name the whole topic")
         if not await self._owners.partitions(topic):
             raise TopicNotFound(f"{topic.full} is not a partitioned topic")
+        if topic.persistent:
+            await self._owners.ask_members(topic, _storage)
         return no_content()
 
 

@@ -134,7 +134,8 @@ class TopicRoutes:
         return no_content()
 
     async def grow(self, request: web.Request) -> web.Response:
-        """Add partitions. Body: the new, greater number of partitions."""
+        """Add partitions, with the subscriptions of the first one. Body: the new number of partitions. The present
+        number gives partitions the subscriptions that they lack."""
         topic, partitions = topic_of(request), await _partitions(request)
         await self._check_partitioned(topic)
         try:

@@ -68,7 +68,12 @@ class OwnerMethods:
     # -- subscriptions -------------------------------------------------------------------------------------------
 
     async def rpc_create_subscription(
-        self, connection: RpcConnection, topic: str, subscription: str, position: Point = "latest"
+        self,
+        connection: RpcConnection,
+        topic: str,
+        subscription: str,
+        position: Point = "latest",
+        properties: dict[str, str] | None = None,
     ) -> None:
         """Create a durable subscription at a place. Raises NotAllowedError when it exists, or its name is too long."""
         if not subscription:
@@ -81,7 +86,7 @@ class OwnerMethods:
             start = SubscriptionStart(publish_time_ms=position)
         else:
             start = SubscriptionStart(position=position_of_point(position))
-        await owner.subscription(subscription, durable=True, start=start)
+        await owner.subscription(subscription, durable=True, start=start, properties=properties)
 
     async def rpc_delete_subscription(
         self, connection: RpcConnection, topic: str, subscription: str, force: bool = False

@@ -11,6 +11,7 @@ from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position
 from ...storage.ledger.bookie_directory import BookieInfo
 from ..members.contracts_broker import Place, PlannedRead, Point
 from ..topics.persistent import PersistentTopic
+from ..topics.topic import SubscriptionStart
 
 
 async def plan_read(
@@ -65,3 +66,15 @@ def position_of_point(place: str | list[int]) -> Position:
     ):
         return (place[0], place[1])
     raise InvalidConfiguration(f"{place!r} is not a position in a topic")
+
+
+def point_of_start(start: SubscriptionStart, now_ms: int) -> Point:
+    """The place where a subscription begins, as other members take it."""
+    if start.position is not None:
+        known: dict[Position, Point] = {EARLIEST_POSITION: "earliest", LATEST_POSITION: "latest"}
+        return known.get(start.position, list(start.position))
+    if start.publish_time_ms is not None:
+        return start.publish_time_ms
+    if start.rollback_s > 0:
+        return now_ms - start.rollback_s * 1000
+    return "earliest" if start.earliest else "latest"

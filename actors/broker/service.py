@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from ...protocol.cluster_status import MemberData
-from ...protocol.errors import MagnetarError, ServiceUnitNotReady
+from ...protocol.errors import MagnetarError, RpcError, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
@@ -27,7 +27,8 @@ from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.managed.record import LeftBehind, left_behind
-from ...storage.metadata.keys import PRODUCER_COUNTER
+from ...storage.metadata import keys as metadata_keys
+from ...storage.metadata.store import Guard
 from ..connections.connection import ServerConnection
 from ..connections.consumer_commands import ConsumerCommands
 from ..connections.forwarding import Forwards
@@ -44,12 +45,14 @@ from ..members.topic_lookup import Lookups
 from ..members.topic_watch import TopicWatch
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
+from ..topics.topic import SubscriptionStart
 from .health import HealthMethods
 from .listeners import Listeners
 from .load_reporting import LoadReporting
 from .methods import BrokerRpc
 from .ownership import Ownership
 from .producer_names import ProducerNames
+from .read_planning import point_of_start
 from .session import BrokerSession
 
 logger = logging.getLogger(__name__)
@@ -133,7 +136,14 @@ class BrokerService:
         self.state = BrokerState.STOPPED
         self.settings = settings
         self.topics = Topics(
-            env, settings, self._open_ledger, self._delete_ledger, self._read_left, self._claim, self._retire
+            env,
+            settings,
+            self._open_ledger,
+            self._delete_ledger,
+            self._read_left,
+            self._claim,
+            self._retire,
+            self._prepare_subscription,
         )
         lists = MatchedLists(TopicWatch(env, self._coordinator))
         self.lookups = Lookups(self._coordinator, Ownership(env, self.topics), settings.lookup_requests_max, lists)
@@ -275,7 +285,7 @@ class BrokerService:
         data: MemberData = {"url": listeners.told.url, "listeners": listeners.urls, "rpc": list(self._rpc.address)}
         await session.start(listeners.node_host, listeners.address[1], data)
         if not self._names.prefix:
-            number = await session.coordinator.metadata.allocate(PRODUCER_COUNTER, 1)
+            number = await session.coordinator.metadata.allocate(metadata_keys.PRODUCER_COUNTER, 1)
             self._names.prefix = f"{self.settings.cluster_name}-{number}"
 
     def _session_lost(self) -> None:
@@ -335,6 +345,23 @@ class BrokerService:
 
     async def _retire(self, name: TopicName) -> None:
         await self._coordinator().ask.delete_inactive_topic(topic=name.full)
+
+    async def _prepare_subscription(
+        self, name: TopicName, subscription: str, start: SubscriptionStart, properties: Mapping[str, str]
+    ) -> Guard | None:
+        """See `PrepareSubscription`. Raises what the coordinator's method raises."""
+        try:
+            version = await self._coordinator().ask.prepare_subscription(
+                topic=name.full,
+                subscription=subscription,
+                position=point_of_start(start, self.env.clock.now_ms()),
+                properties=dict(properties),
+            )
+        except RpcError as error:
+            if type(error) is not RpcError or "has no method" not in error.message:
+                raise
+            return None  # an older coordinator has no conditions
+        return None if version is None else Guard(metadata_keys.topic(name.without_partition().path), version)
 
     # -- for connections -------------------------------------------------------------------------------------------
 

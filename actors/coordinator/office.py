@@ -40,6 +40,7 @@ from .namespace_deletions import NamespaceDeletions
 from .namespaces import Namespaces
 from .rebalancing import Rebalancer
 from .topic_deletions import TopicDeletions
+from .topic_growth import TopicGrowths
 from .topic_policies import TopicPolicies
 from .topic_registry import TopicRegistry
 from .topic_watchers import TopicWatchers
@@ -99,6 +100,7 @@ class Office:
             self.broker_calls,
             Grants(self.placement, self.registry),
         )
+        self.growths = TopicGrowths(env, store, self.placement, self.registry, self.broker_calls, self.grants)
         self.namespace_deletions = NamespaceDeletions(env, self.namespaces, self.registry, self.deletions)
         self.auditor = Auditor(
             env,
@@ -147,6 +149,7 @@ class Office:
             await office.topic_policies.start()
             await office.placement.start()
             office.deletions.start()
+            office.growths.start()
             office.namespace_deletions.start()
             office.drains.start()
         except BaseException:
@@ -200,6 +203,7 @@ class Office:
         await self.rebalancer.close()
         await self.auditor.close()
         await self.namespace_deletions.close()
+        await self.growths.close()
         await self.deletions.close()
         await self.topic_policies.close()
         await self.namespaces.close()

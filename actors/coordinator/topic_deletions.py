@@ -241,10 +241,7 @@ class TopicDeletions:
 
     def _owner_of(self, topic: str) -> str | None:
         """The live broker that owns a topic."""
-        owner = self._placement.table.entry_of(TopicName.parse(topic)).owner
-        if owner is None or not self._membership.is_alive(ROLE_BROKER, owner.broker, owner.incarnation):
-            return None
-        return owner.broker
+        return self._placement.live_owner(TopicName.parse(topic))
 
     # -- deleting ----------------------------------------------------------------------------------------------------
 
@@ -270,7 +267,7 @@ class TopicDeletions:
     async def _remove(self, deletion: _Deletion) -> None:
         name = deletion.name
         await self._registry.mark_deleting(name)
-        members = self._registry.members_of_any(name)  # it may have grown until the mark
+        members = self._registry.stored_members(name)  # it may have grown until the mark
         left = [topic for topic in members if topic not in deletion.done]
         for first in range(0, len(left), PARTITIONS_AT_A_TIME):
             group = left[first : first + PARTITIONS_AT_A_TIME]

@@ -9,6 +9,7 @@ from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import unpack
+from ..members.contracts_broker import Point
 from ..members.contracts_topics import TopicPage, TopicRecord
 from ..members.permissions import check_topic_creation
 from .office import Office
@@ -59,9 +60,20 @@ class TopicMethods:
         )
 
     async def rpc_grow_topic(self, connection: RpcConnection, topic: str, partitions: int) -> None:
-        """Raise the number of partitions. Raises TopicNotFound, InvalidConfiguration."""
+        """Raise the number of partitions; see `topic_growth`.
+
+        Raises TopicNotFound, InvalidConfiguration, NotAllowedError, ServiceUnitNotReady: it takes long and goes on.
+        """
+        await self._office.growths.grow(TopicName.parse(topic), partitions)
+
+    async def rpc_prepare_subscription(
+        self, connection: RpcConnection, topic: str, subscription: str, position: Point, properties: dict[str, str]
+    ) -> int | None:
+        """See `topic_growth`. Raises NotAllowedError for all but partition 0 of a topic."""
         name = TopicName.parse(topic)
-        await self._registry.grow(name, partitions)
+        if name.partition != 0:
+            raise NotAllowedError(f"{topic} is not the first partition of a topic")
+        return await self._office.growths.prepare_subscription(name, subscription, position, properties)
 
     async def rpc_delete_topic(self, connection: RpcConnection, topic: str, force: bool = False) -> None:
         """Delete a topic with all its partitions and data; see `topic_deletions`.

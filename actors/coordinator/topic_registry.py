@@ -1,10 +1,10 @@
 """Which topics exist: records in the metadata store, with a copy in the coordinator's memory.
 
 Only the active coordinator changes these records (each write is guarded by its epoch). So its copy is right as long as
-it is active. Topics may be created and deleted many at a time (their writes then share a transaction), all other
-changes run one by one. A namespace with a topic under way is not deleted (see `namespaces`). A topic that is being
-deleted exists until its record is gone. Callers that want to use it, create it or grow it get ServiceUnitNotReady (see
-`topic_deletions`).
+it is active. Changes of one topic run one by one, those of different topics at the same time (their writes then share a
+transaction). A namespace with a topic under way is not deleted (see `namespaces`). A topic that is being deleted exists
+until its record is gone. Callers that want to use it, create it or grow it get ServiceUnitNotReady (see
+`topic_deletions`). One that grows has its former number of partitions until the growth has ended (see `topic_growth`).
 
 A non-persistent topic without partitions has no record: it *passes*. It exists in this coordinator's memory, from its
 creation until its broker ends. Its next client has it created again.
@@ -18,7 +18,7 @@ Who owns a topic and what it stores is not known here.
 import asyncio
 import bisect
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, cast
+from typing import NamedTuple, NotRequired, TypedDict, cast
 
 from ...protocol.errors import (
     InvalidConfiguration,
@@ -32,6 +32,7 @@ from ...protocol.properties import Properties, changed_properties
 from ...protocol.system_topics import is_system_topic
 from ...protocol.topics import TopicName, topic_of_path
 from ...runtime.environment import Environment
+from ...runtime.named_locks import NamedLocks
 from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_writes import delete_certain, put_certain
@@ -41,6 +42,9 @@ from ..policies.automatic_creation import PARTITIONS_MAX
 from .namespaces import Namespaces
 
 LIST_LIMIT_MAX = 10_000
+GROWN_FOR_MS = 60_000
+"""So long after a growth a client may subscribe with the former number of partitions. It asked for the number before
+the end of the growth, and its operation time-out (30 s by default) is not over."""
 
 
 class TopicFacts(NamedTuple):
@@ -50,6 +54,30 @@ class TopicFacts(NamedTuple):
     version: int | None
     epoch: int
     partitions: int
+
+
+class TopicFields(TypedDict):
+    """What a topic's record says. Keys that this version does not know are kept."""
+
+    partitions: int
+    epoch: NotRequired[int]
+    created_ms: NotRequired[int]
+    properties: NotRequired[dict[str, str]]
+    deleting: NotRequired[bool]
+    growing: NotRequired[int]
+    """How many partitions it gets."""
+    grown: NotRequired[list[int]]
+    """How many partitions it had before it grew, and when that was, in milliseconds since the epoch."""
+
+
+class Growth(NamedTuple):
+    """A topic that grows: its partitions now and in the end, and the epoch of its creation. `guard` holds while its
+    record is as it is."""
+
+    partitions: int
+    target: int
+    guard: Guard
+    epoch: int
 
 
 class TopicRegistry:
@@ -72,13 +100,20 @@ class TopicRegistry:
         self.on_changed: list[Callable[[TopicName, int | None, int | None], None]] = []
         """Told of each topic that is created or grows, or is gone: its partitions before and now (0: plain, None: it
         does not exist)."""
+        self.on_growing: Callable[[TopicName], None] = lambda topic: None
+        """Told of each topic whose record says that it grows, as soon as that is known."""
         self._partitions: dict[str, int] = {}
+        self._growing: dict[str, int] = {}
+        """How many partitions topics get that grow now."""
+        self._grown: dict[str, tuple[int, int]] = {}
+        """How many partitions topics had before they grew, and when that was, in milliseconds since the epoch."""
         self._versions: dict[str, int] = {}  # of the topics' records
         self._epochs: dict[str, int] = {}
         self._names_by_namespace: dict[str, list[str]] = {}
         self._counts: dict[str, int] = {}
         """Topics of each namespace, partitions counted one by one; also those that are being created."""
-        self._changing = asyncio.Lock()
+        self._changing = NamedLocks()
+        """Held while the record of a topic is changed, by its full name."""
         self.creating: dict[str, asyncio.Future[None]] = {}
         """By full name: ends when the topic is created, or is not."""
 
@@ -86,10 +121,9 @@ class TopicRegistry:
         """Read everything. Raises MetadataUnavailable."""
         async for records in list_pages(self._store, metadata_keys.TOPICS_PREFIX):
             for key, record in records:
-                topic, value = topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX)), unpack(record.value)
-                self._enter(topic, int(value["partitions"]), record.version, int(value.get("epoch", 0)))
-                if value.get("deleting"):
-                    self.deleting[topic.full] = None
+                topic = topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX))
+                value = cast("TopicFields", unpack(record.value))
+                self._take(topic, value, record.version)
 
     @property
     def topic_count(self) -> int:
@@ -217,93 +251,63 @@ class TopicRegistry:
         self._take_room(topic.namespace, max(partitions, 1))
         under_way = self.creating[topic.full] = asyncio.get_running_loop().create_future()
         try:
-            version: int | None = None
-            epoch = await self.topic_epoch()
+            value: TopicFields = {"partitions": partitions, "epoch": await self.topic_epoch()}
             if topic.persistent or partitions:
-                created_ms = self._env.clock.now_ms()
-                value: dict[str, object] = {"created_ms": created_ms, "partitions": partitions, "epoch": epoch}
+                value["created_ms"] = self._env.clock.now_ms()
                 if properties:
                     value["properties"] = changed_properties({}, properties, ())
-                version = await put_certain(self._env, self._store, metadata_keys.topic(topic.path), pack(value), None)
-            self._enter(topic, partitions, version, epoch)
+                async with self._changing.hold(topic.full):
+                    await self._write(topic, value, None)
+            else:
+                self._take(topic, value, None)
         finally:
-            self._counts[topic.namespace] -= max(partitions, 1)  # `_enter` has counted it, if it was created
+            self._counts[topic.namespace] -= max(partitions, 1)  # `_take` has counted it, if it was created
             del self.creating[topic.full]
             under_way.set_result(None)
         return partitions
 
-    async def grow(self, topic: TopicName, partitions: int) -> None:
-        """Raise the number of partitions. Raises TopicNotFound, InvalidConfiguration (fewer than now)."""
-        async with self._changing:
-            self._check_stays(topic)
-            now = self._partitions.get(topic.full)
-            if now is None:
-                raise TopicNotFound(f"{topic.full} does not exist")
-            if not 0 < now <= partitions <= PARTITIONS_MAX:
-                raise InvalidConfiguration(
-                    f"{topic.full} has {now} partitions and cannot have {partitions}: the number can only grow"
-                )
-            key = metadata_keys.topic(topic.path)
-            record = await self._store.get(key)
-            if record is None:
-                raise TopicNotFound(f"{topic.full} does not exist")
-            value = pack({**unpack(record.value), "partitions": partitions})
-            self._take_room(topic.namespace, partitions - now)
-            try:
-                version = await put_certain(self._env, self._store, key, value, record.version)
-                if topic.full not in self.deleting:  # else the mark has taken over what was stored
-                    self._enter(topic, partitions, version)
-            finally:
-                self._counts[topic.namespace] -= partitions - now
-
     async def change_properties(self, topic: TopicName, change: Callable[[Properties], Properties]) -> None:
         """Store what `change` makes of a topic's properties. Raises TopicNotFound, NotAllowedError (a partition, or a
         topic without a record), and what `change` raises."""
-        async with self._changing:
+        async with self._changing.hold(topic.full):
             self.members(topic)
             if topic.full not in self._versions:
                 raise NotAllowedError(f"{topic.full} has no properties: set those of the whole topic")
-            key = metadata_keys.topic(topic.path)
-            record = await self._store.get(key)
-            if record is None:
-                raise TopicNotFound(f"{topic.full} does not exist")
-            value = unpack(record.value)
-            changed = change(cast("Properties", value.get("properties", {})))
-            if changed == value.get("properties", {}):
-                return
-            stored = pack({**value, "properties": changed})
-            version = await put_certain(self._env, self._store, key, stored, record.version)
-            if topic.full not in self.deleting:  # else the mark has taken over what was stored
-                self._enter(topic, int(value["partitions"]), version)
+            value, version = await self._read(topic)
+            changed = change(value.get("properties", {}))
+            if changed != value.get("properties", {}):
+                await self._write(topic, {**value, "properties": changed}, version)
 
     async def mark_deleting(self, topic: TopicName) -> None:
         """Write into the record that the topic is being deleted. No error when it says so, or is not there.
 
-        Raises BadVersion (it grew meanwhile: again), MetadataUnavailable, OutcomeUnknown.
+        Raises MetadataUnavailable, OutcomeUnknown.
         """
         self.deleting[topic.full] = None
-        key = metadata_keys.topic(topic.path)
-        record = await self._store.get(key)
-        if record is None:
-            return
-        value = unpack(record.value)
-        version = record.version
-        if not value.get("deleting"):
-            marked = pack({**value, "deleting": True})
-            version = await put_certain(self._env, self._store, key, marked, record.version)
-        self._enter(topic, int(value["partitions"]), version)
+        async with self._changing.hold(topic.full):
+            try:
+                value, version = await self._read(topic)
+            except TopicNotFound:
+                return
+            if value.get("deleting"):
+                self._take(topic, value, version)
+            else:
+                await self._write(topic, {**value, "deleting": True}, version)
 
     async def delete(self, topic: TopicName) -> None:
         """Delete the record of a marked topic; whatever it owned is gone already. No error when it is not there."""
-        await delete_certain(self._env, self._store, metadata_keys.topic(topic.path))
-        self.deleting.pop(topic.full, None)
-        self._versions.pop(topic.full, None)
-        self._remove(topic)
+        async with self._changing.hold(topic.full):
+            await delete_certain(self._env, self._store, metadata_keys.topic(topic.path))
+            self.deleting.pop(topic.full, None)
+            self._versions.pop(topic.full, None)
+            self._remove(topic)
 
     def _remove(self, topic: TopicName) -> None:
-        partitions = self._partitions.pop(topic.full, None)
+        size, partitions = self._size(topic), self._partitions.pop(topic.full, None)
+        self._growing.pop(topic.full, None)
+        self._grown.pop(topic.full, None)
         if partitions is not None:
-            self._counts[topic.namespace] -= max(partitions, 1)
+            self._counts[topic.namespace] -= size
             names = self._names_by_namespace[topic.namespace]
             del names[bisect.bisect_left(names, topic.full)]
             self._epochs.pop(topic.full, None)
@@ -314,8 +318,17 @@ class TopicRegistry:
         self._check_stays(topic)
         return self.members_of_any(topic)
 
+    def stored_members(self, topic: TopicName) -> list[str]:
+        """Of a topic that is being deleted: all of which something may be stored. Raises TopicNotFound.
+
+        A growth that has not ended may have stored something of partitions that do not exist yet.
+        """
+        found = self.members_of_any(topic)
+        coming = range(self._partitions[topic.full], self._growing.get(topic.full, 0)) if topic.partition < 0 else ()
+        return [*found, *(topic.partition_name(index) for index in coming)]
+
     def members_of_any(self, topic: TopicName) -> list[str]:
-        """The same of a topic that may be in the middle of being deleted. Raises TopicNotFound."""
+        """What `members` says of a topic that may be in the middle of being deleted. Raises TopicNotFound."""
         if topic.partition >= 0:
             if topic.partition >= (self._partitions.get(topic.partitioned_name) or 0):
                 raise TopicNotFound(f"{topic.full} does not exist")
@@ -338,6 +351,63 @@ class TopicRegistry:
         coming = [name for name in self.creating if TopicName.parse(name).namespace == namespace]
         return list(dict.fromkeys((*there, *coming)))
 
+    # -- growth --------------------------------------------------------------------------------------------------
+
+    def growing(self) -> list[TopicName]:
+        """The topics that grow."""
+        return [TopicName.parse(full_name) for full_name in self._growing]
+
+    def growth(self, topic: TopicName) -> Growth | None:
+        """The growth of a topic that is under way. Raises ServiceUnitNotReady for a topic that is being deleted."""
+        target = self._growing.get(topic.full)
+        if target is None:
+            return None
+        self._check_stays(topic)
+        guard = Guard(metadata_keys.topic(topic.path), self._versions[topic.full])
+        return Growth(self._partitions[topic.full], target, guard, self._epochs[topic.full])
+
+    def new_partitions(self, topic: TopicName) -> range:
+        """The partitions of a topic that a client which asked a moment ago may not know."""
+        partitions = self._partitions.get(topic.full, 0)
+        before, at_ms = self._grown.get(topic.full, (partitions, 0))
+        return range(before if self._env.clock.now_ms() - at_ms < GROWN_FOR_MS else partitions, partitions)
+
+    async def begin_growth(self, topic: TopicName, target: int) -> None:
+        """Write into the record that the topic grows. Raises TopicNotFound, InvalidConfiguration (fewer than now),
+        NotAllowedError (the namespace takes no more), ServiceUnitNotReady (it is being deleted, or grows)."""
+        async with self._changing.hold(topic.full):
+            self._check_stays(topic)
+            now = self._partitions.get(topic.full)
+            if now is None:
+                raise TopicNotFound(f"{topic.full} does not exist")
+            if topic.full in self._growing:
+                raise ServiceUnitNotReady(f"{topic.full} is growing")
+            if not 0 < now <= target <= PARTITIONS_MAX:
+                raise InvalidConfiguration(
+                    f"{topic.full} has {now} partitions and cannot have {target}: the number can only grow"
+                )
+            value, version = await self._read(topic)
+            self._take_room(topic.namespace, target - now)
+            try:
+                await self._write(topic, {**value, "growing": target}, version)
+            finally:
+                self._counts[topic.namespace] -= target - now  # `_take` has counted them, if it was stored
+
+    async def end_growth(self, topic: TopicName, target: int) -> None:
+        """The topic has so many partitions from now on. Raises TopicNotFound, ServiceUnitNotReady (it is being deleted,
+        or does not grow to so many)."""
+        async with self._changing.hold(topic.full):
+            self._check_stays(topic)
+            value, version = await self._read(topic)
+            if value.get("growing") != target:
+                raise ServiceUnitNotReady(f"{topic.full} does not grow to {target} partitions")
+            grown = value.copy()
+            del grown["growing"]
+            if target > value["partitions"]:
+                first = min(value["partitions"], self.new_partitions(topic).start)
+                grown["partitions"], grown["grown"] = target, [first, self._env.clock.now_ms()]
+            await self._write(topic, grown, version)
+
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _check_stays(self, topic: TopicName) -> None:
@@ -349,21 +419,47 @@ class TopicRegistry:
         for listener in self.on_changed:
             listener(topic, before, now)
 
-    def _enter(self, topic: TopicName, partitions: int, version: int | None, epoch: int | None = None) -> None:
-        """Take over what the topic's record says. None: it has no record, or its epoch is known."""
+    async def _read(self, topic: TopicName) -> tuple[TopicFields, int]:
+        """What a topic's record says, and its version. Raises TopicNotFound."""
+        record = await self._store.get(metadata_keys.topic(topic.path))
+        if record is None:
+            raise TopicNotFound(f"{topic.full} does not exist")
+        return cast("TopicFields", unpack(record.value)), record.version
+
+    async def _write(self, topic: TopicName, value: TopicFields, version: int | None) -> None:
+        """Store a topic's record in place of that version, and take it over."""
+        key = metadata_keys.topic(topic.path)
+        self._take(topic, value, await put_certain(self._env, self._store, key, pack(dict(value)), version))
+
+    def _take(self, topic: TopicName, value: TopicFields, version: int | None) -> None:
+        """Take over what a topic's record says. Version None: it has no record."""
         full_name, namespace = topic.full, topic.namespace
-        before = self._partitions.get(full_name)
+        partitions, before, size = int(value["partitions"]), self._partitions.get(full_name), self._size(topic)
         if before is None:
             bisect.insort(self._names_by_namespace.setdefault(namespace, []), full_name)
-        more = max(partitions, 1) - (max(before, 1) if before is not None else 0)
-        self._counts[namespace] = self._counts.get(namespace, 0) + more
         self._partitions[full_name] = partitions
+        self._epochs[full_name] = int(value.get("epoch", 0))
         if version is not None:
             self._versions[full_name] = version
-        if epoch is not None:
-            self._epochs[full_name] = epoch
+        if (growing := value.get("growing")) is not None:
+            self._growing[full_name] = int(growing)
+        else:
+            self._growing.pop(full_name, None)
+        if "grown" in value:
+            first, at_ms = value["grown"]
+            self._grown[full_name] = (int(first), int(at_ms))
+        self._counts[namespace] = self._counts.get(namespace, 0) + self._size(topic) - size
+        if value.get("deleting"):
+            self.deleting[full_name] = None
         if before != partitions:
             self._tell(topic, before, partitions)
+        if full_name in self._growing:
+            self.on_growing(topic)
+
+    def _size(self, topic: TopicName) -> int:
+        """For how many topics one counts: for each partition that it has, or gets."""
+        partitions = self._partitions.get(topic.full)
+        return 0 if partitions is None else max(partitions, self._growing.get(topic.full, 0), 1)
 
     def _take_room(self, namespace: str, count: int) -> None:
         """Count topics that are about to be created. Raises NotAllowedError when the namespace may not have so many."""

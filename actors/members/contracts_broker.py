@@ -13,14 +13,12 @@ from ...storage.ledger.bookie_directory import BookieInfo
 from .contracts_coordinator import TopicGrant
 from .contracts_messages import MessageContract
 from .contracts_schemas import SchemaContract
+from .contracts_topics import Point as Point
 from .permissions import ADMIN, COORDINATOR, READER
 
 PIN_TTL_DEFAULT_S = 600.0
 RELEASE_TIMEOUT_S = 5.0
 DELETE_TIMEOUT_S = 60.0
-
-Point = str | int | list[int]
-"""A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""
 
 
 class Place(NamedTuple):
@@ -67,7 +65,7 @@ class BrokerContract(SchemaContract, MessageContract):
         """Pulsar's topic statistics."""
         ...
 
-    @method(ADMIN)
+    @method(ADMIN | COORDINATOR)
     async def internal_stats(self, *, topic: str) -> StorageFigures:
         """Pulsar's internal statistics: ledgers and cursors."""
         ...
@@ -79,8 +77,10 @@ class BrokerContract(SchemaContract, MessageContract):
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 
-    @method(ADMIN)
-    async def create_subscription(self, *, topic: str, subscription: str, position: Point = "latest") -> None:
+    @method(ADMIN | COORDINATOR)
+    async def create_subscription(
+        self, *, topic: str, subscription: str, position: Point = "latest", properties: dict[str, str] | None = None
+    ) -> None:
         """Create a durable subscription at a place. Raises NotAllowedError when it exists."""
         ...
 

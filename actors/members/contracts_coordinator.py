@@ -14,12 +14,15 @@ from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata.contract import MetadataContract
 from .contracts_desired import DesiredContract
 from .contracts_namespaces import NamespaceContract, NamespacePolicies, PolicyPage
-from .contracts_topics import TopicChange, TopicListContract
+from .contracts_topics import Point, TopicChange, TopicListContract
 from .permissions import ADMIN, BOOKIE, BROKER, COORDINATOR, MEMBERS, READER
 
 STATUS_TIMEOUT_S = 5.0
 UNLOAD_TIMEOUT_S = 60.0
+PREPARE_TIMEOUT_S = 30.0
 DELETE_TIMEOUT_S = 120.0
+GROW_TIMEOUT_S = 60.0
+"""How long who ordered a growth waits for its end."""
 
 
 @dataclass(frozen=True)
@@ -232,9 +235,21 @@ class CoordinatorContract(NamespaceContract, TopicListContract, DesiredContract,
         """Raises KeyExists, TopicNotFound (no such namespace), NotAllowedError, InvalidConfiguration."""
         ...
 
-    @method(ADMIN)
+    @method(ADMIN, timeout_s=GROW_TIMEOUT_S + 10)
     async def grow_topic(self, *, topic: str, partitions: int) -> None:
-        """Raise the number of partitions. Raises TopicNotFound, InvalidConfiguration."""
+        """Raise the number of partitions; the new ones have the subscriptions of the topic. Raises TopicNotFound,
+        InvalidConfiguration, NotAllowedError, ServiceUnitNotReady: it takes long and goes on."""
+        ...
+
+    @method(BROKER, timeout_s=PREPARE_TIMEOUT_S)
+    async def prepare_subscription(
+        self, *, topic: str, subscription: str, position: Point, properties: dict[str, str]
+    ) -> int | None:
+        """A subscription is about to be created on partition 0 of a topic. Create it on partitions that its client may
+        not know. Returns the version of the topic's record under which it may be created, None: it has no record.
+
+        Raises TopicNotFound, ServiceUnitNotReady, and what creating a subscription raises.
+        """
         ...
 
     @method(ADMIN, timeout_s=DELETE_TIMEOUT_S)

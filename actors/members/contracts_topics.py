@@ -8,6 +8,9 @@ from typing import NamedTuple
 from ...runtime.rpc.contract import Contract, method
 from .permissions import ADMIN, BROKER
 
+Point = str | int | list[int]
+"""A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""
+
 
 class TopicRecord(NamedTuple):
     """A topic by its full name, and how many partitions it has, 0: plain."""

@@ -145,6 +145,11 @@ class SlotPlacement:
                 if not askers:
                     del self._askers[topic.full]
 
+    def live_owner(self, topic: TopicName) -> str | None:
+        """The broker that owns a partition or plain topic now, if it is alive."""
+        entry = self.table.entry_of(topic)
+        return entry.owner.broker if entry.owner is not None and self._wishes.is_settled(entry) else None
+
     async def topic_epoch(self) -> int:
         """An epoch for a topic that is about to be created; see the module, invariant 2.
 

@@ -36,7 +36,7 @@ from ..policies.watch import PolicyWatch
 from .idle_topics import IdleTopics, duties_of
 from .non_persistent import NonPersistentTopic
 from .persistent import PersistentTopic
-from .topic import CommonState, Topic, TopicState
+from .topic import CommonState, PrepareSubscription, Topic, TopicState
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class Topics:
     `delete_ledger(name, epoch)` deletes it with all that belongs to it. `read_left(names)` reads how it was left.
 
     `claim(name, create)` asks the coordinator for a topic that somebody came for and this broker does not own.
-    `retire(name)` has the coordinator delete a topic that nobody uses.
+    `retire(name)` has the coordinator delete a topic that nobody uses. `prepare` is that of `CommonState`.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Topics:
         read_left: ReadLeft,
         claim: Claim,
         retire: Retire,
+        prepare: PrepareSubscription | None = None,
     ) -> None:
         self.owned: dict[str, int] = {}
         self.on_revoked: Callable[[str], None] = lambda full_name: None
@@ -81,7 +82,7 @@ class Topics:
         self._read_left = read_left
         self._claim = claim
         self._idle = IdleTopics(settings, self.loaded, self._close)
-        self.common = CommonState(left=self._idle.client_left)
+        self.common = CommonState(left=self._idle.client_left, prepare=prepare)
         self._tasks = Tasks()
         self._loads: TopicLoads[Topic] = TopicLoads(
             env, settings.topic_load_concurrency_max, self._load, self._look_at, self._found_at_rest

@@ -14,6 +14,7 @@ from functools import partial
 
 from ...protocol.entries import is_batch, parse_metadata
 from ...protocol.errors import (
+    ConditionFailed,
     MagnetarError,
     NoSuchEntry,
     NotAllowedError,
@@ -50,6 +51,7 @@ from .topic import DRAIN_TIMEOUT_S, CommonState, SubscriptionStart, TopicLife, T
 
 logger = logging.getLogger(__name__)
 
+PREPARE_TRIES_MAX = 20
 RANGES_SHOWN_MAX = 1000
 """How many acknowledged ranges of a cursor its figures list. There may be hundreds of thousands."""
 
@@ -85,6 +87,7 @@ class PersistentTopic(TopicLife):
         self.deduplication = Deduplication(self)
         self._rates = DispatchRates(policies, self.publishing.published)
         self.counts = common.counts
+        self._prepare = common.prepare
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self.compaction = TopicCompaction(self, common.compactions, lambda: self.policies.compaction_threshold)
@@ -242,7 +245,7 @@ class PersistentTopic(TopicLife):
                 now_ms = self.env.clock.now_ms()
                 position = await start_position(self.ledger, start, durable=durable, now_ms=now_ms)
                 if durable:
-                    cursor = await self.ledger.open_cursor(name, initial=position, properties=dict(properties or {}))
+                    cursor = await self._create_cursor(name, start, position, dict(properties or {}))
                 else:
                     cursor = self.ledger.new_non_durable_cursor(position)
                 self.check_open()
@@ -442,6 +445,20 @@ class PersistentTopic(TopicLife):
             _let_go(self)
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    async def _create_cursor(
+        self, name: str, start: SubscriptionStart, position: Position, properties: Mapping[str, str]
+    ) -> Cursor:
+        """On partition 0, only while no client can know of partitions without the subscription."""
+        if self._prepare is None or self.name.partition != 0:
+            return await self.ledger.open_cursor(name, initial=position, properties=properties)
+        for _ in range(PREPARE_TRIES_MAX):
+            needs = await self._prepare(self.name, name, start, properties)
+            try:
+                return await self.ledger.open_cursor(name, initial=position, properties=properties, needs=needs)
+            except ConditionFailed:
+                self.check_open()  # the topic has grown, or its properties have changed
+        raise ServiceUnitNotReady(f"{self.name.full} keeps changing: try again")
 
     def _adopt(self, name: str, cursor: Cursor, *, durable: bool) -> Subscription:
         subscription = Subscription(self, name, cursor, durable=durable, grace_s=self.settings.reader_return_timeout_s)

@@ -18,7 +18,7 @@ States of a topic:
 
 import asyncio
 import enum
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -28,6 +28,7 @@ from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
+from ...storage.metadata.store import Guard
 from ..compaction.topic_compaction import RUNNING_MAX
 from ..dispatch.failover import HeldTopics
 from ..keeping.checks import TopicChecks
@@ -78,6 +79,11 @@ class SubscriptionStart(NamedTuple):
     publish_time_ms: int | None = None
     compacted: bool = False
     """Whether its consumer reads the compacted ledger."""
+
+
+PrepareSubscription = Callable[[TopicName, str, SubscriptionStart, Mapping[str, str]], Awaitable[Guard | None]]
+"""Has a subscription created on the partitions that its client may not know (see `coordinator.topic_growth`). Returns
+the condition on which it may then be created on partition 0."""
 
 
 class Topic(Protocol):
@@ -175,6 +181,8 @@ class CommonState:
     held_topics: HeldTopics = field(default_factory=HeldTopics)
     subscribes: SubscribeRates = field(default_factory=SubscribeRates)
     """How often consumers subscribe."""
+    prepare: PrepareSubscription | None = None
+    """Called before a durable subscription is created on partition 0 of a topic."""
     left: Callable[[TopicName], None] = lambda name: None
     """Called when a client has left a topic."""
     compactions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RUNNING_MAX))

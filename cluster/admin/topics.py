@@ -126,7 +126,7 @@ TOPICS = (
         option("perPartition", "--per-partition/--no-per-partition", "Each partition, too.", switch=True),
         table=_PARTITIONED_STATS,
     ),
-    _topic("create-missed-partitions", "Do nothing: no partition is ever missing.", "POST", "/createMissedPartitions"),
+    _topic("create-missed-partitions", "Store partitions that nobody has opened.", "POST", "/createMissedPartitions"),
     _topic("stats-internal", "Show ledgers and cursors.", "GET", "/internalStats", table=_INTERNAL),
     _topic(
         "partitioned-stats-internal", "Show ledgers and cursors of partitions.", "GET", "/partitioned-internalStats"

@@ -154,12 +154,14 @@ class Cursor:
     # -- life --------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    async def create(home: CursorHome, name: str, state: CursorState, kind: CursorKind, needs: Guard) -> "Cursor":
-        """Store a new cursor, provided that `needs` holds. Raises StaleEpoch or ConditionFailed when the topic is no
-        longer ours, MetadataUnavailable, OutcomeUnknown.
+    async def create(
+        home: CursorHome, name: str, state: CursorState, kind: CursorKind, needs: Guard, also: Guard | None = None
+    ) -> "Cursor":
+        """Store a new cursor, provided that `needs` and `also` hold. Raises StaleEpoch, ConditionFailed,
+        MetadataUnavailable, OutcomeUnknown.
         """
         storage = CursorStorage(home, name, kind)
-        await storage.create(state, needs)
+        await storage.create(state, needs, also)
         return Cursor(home, state, storage)
 
     @staticmethod

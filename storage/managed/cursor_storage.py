@@ -112,9 +112,9 @@ class CursorStorage:
 
     # -- the beginning -----------------------------------------------------------------------------------------------
 
-    async def create(self, state: CursorState, needs: Guard) -> None:
-        """Store a new cursor, provided that `needs` holds. Raises StaleEpoch or ConditionFailed when the topic is no
-        longer ours, MetadataUnavailable, OutcomeUnknown.
+    async def create(self, state: CursorState, needs: Guard, also: Guard | None = None) -> None:
+        """Store a new cursor, provided that `needs` and `also` hold. Raises StaleEpoch, ConditionFailed,
+        MetadataUnavailable, OutcomeUnknown.
 
         A stored one that the owner does not know comes from an earlier try, whose success was never reported.
         """
@@ -124,7 +124,7 @@ class CursorStorage:
         while True:
             try:
                 self._version = await put_certain(
-                    home.env, home.metadata, self._key, self._record.pack(), version, needs=needs
+                    home.env, home.metadata, self._key, self._record.pack(), version, needs=needs, also=also
                 )
                 return
             except (BadVersion, NoSuchKey):

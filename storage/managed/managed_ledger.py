@@ -271,11 +271,13 @@ class ManagedLedger:
         initial: Position | Literal["earliest", "latest"] = "latest",
         properties: Mapping[str, str] | None = None,
         kind: CursorKind = CursorKind.SUBSCRIPTION,
+        needs: Guard | None = None,
     ) -> Cursor:
         """The durable cursor of that name, created at `initial` (the first position to deliver) if there is none.
 
-        Durable when this returns. Raises NotAllowedError where the name has a cursor of another kind, StaleEpoch,
-        MetadataUnavailable, OutcomeUnknown.
+        With `needs` it is created only while another record has a version. Durable when this returns. Raises
+        NotAllowedError where the name has a cursor of another kind, ConditionFailed (`needs` does not hold, nothing was
+        created), StaleEpoch, MetadataUnavailable, OutcomeUnknown.
         """
         self._life.check()
         if (found := self._cursor_of(name, kind)) is not None:
@@ -286,8 +288,8 @@ class ManagedLedger:
                 return found
             start = self._initial(initial)  # readers of the compacted ledger begin in front of what is kept
             state.reset(start if start <= self.compacted.horizon else max(start, self._chain.first_position))
-            creation = Cursor.create(self._home, name, state, kind, self._owned.guard)
-            cursor = await self._created_beside(creation)
+            creation = Cursor.create(self._home, name, state, kind, self._owned.guard, needs)
+            cursor = await self._created_beside(creation, needs)
             cursor.when_fenced(self._writer.fence)
             self.cursors[name] = cursor
         return cursor
@@ -429,11 +431,15 @@ class ManagedLedger:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    async def _created_beside(self, creation: Coroutine[Any, Any, Created]) -> Created:
-        """A record beside our own that needs ours as we know it. Raises StaleEpoch when the topic has moved on."""
+    async def _created_beside(self, creation: Coroutine[Any, Any, Created], needs: Guard | None = None) -> Created:
+        """A record beside our own that needs ours as we know it. Raises StaleEpoch when the topic has moved on.
+        ConditionFailed: only `needs`, a condition of the caller, did not hold.
+        """
         try:
             return await creation
         except (ConditionFailed, StaleEpoch) as error:
+            if needs is not None and error.details.get("needs") == needs.key:
+                raise
             stale = error if isinstance(error, StaleEpoch) else StaleEpoch(f"{self.name} has another owner now")
             self._writer.fence(stale)
             raise stale from error

@@ -34,11 +34,12 @@ async def put_certain(
     expected_version: int | None,
     *,
     needs: Guard | None = None,
+    also: Guard | None = None,
     settle_limit_s: float = SETTLE_LIMIT_S,
 ) -> int:
     """`store.put`, with an unknown outcome settled by repetition for up to `settle_limit_s`. Returns the new version.
 
-    `needs` is that of `Write`; ConditionFailed says that the write did not happen and never will.
+    `needs` and `also` are those of `Write`; ConditionFailed says that the write did not happen and never will.
 
     Raises what `put` raises. BadVersion, KeyExists and NoSuchKey: the record is not as we wrote it; after a lost answer
     it may have been, until another writer replaced it. MetadataUnavailable and other errors say that nothing was
@@ -51,7 +52,7 @@ async def put_certain(
             try:
                 if needs is None:
                     return await store.put(key, value, expected_version)
-                return one_result(await store.write_many([Write(key, value, expected_version, needs)]))
+                return one_result(await store.write_many([Write(key, value, expected_version, needs, also)]))
             except (BadVersion, NoSuchKey):
                 if doubt is None:
                     raise

@@ -113,30 +113,31 @@ class MemoryMetadataStore:
 
     def _write(self, write: Write) -> WriteResult:
         records = self.records
-        key, value, expected, needs = write
+        key, value, expected = write.key, write.value, write.expected_version
+        missing = next((one for one in write.conditions if not self._holds(one)), None)
         current = records.by_key.get(key)
         if value is None:
             if current is None:
                 return no_such_key(key)
             if expected is not None and current.version != expected:
                 return _bad_version(key, current.version, expected)
-            if needs is not None and not self._holds(needs):
-                return condition_failed(key, needs)
+            if missing is not None:
+                return condition_failed(key, missing)
             records.remove(key)
             return current.version
         if expected is None:
             if current is not None:
                 return KeyExists(f"the metadata record {key} already exists", key=key)
-            if needs is not None and not self._holds(needs):
-                return condition_failed(key, needs)
+            if missing is not None:
+                return condition_failed(key, missing)
             records.store(key, Versioned(bytes(value), records.floor))
             return records.floor
         if current is None:
             return no_such_key(key)
         if current.version != expected:
             return _bad_version(key, current.version, expected)
-        if needs is not None and not self._holds(needs):
-            return condition_failed(key, needs)
+        if missing is not None:
+            return condition_failed(key, missing)
         records.store(key, Versioned(bytes(value), expected + 1))
         return expected + 1
 

@@ -8,6 +8,7 @@ coordinator may have executed it. Nothing is retried here.
 """
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from ...protocol.errors import (
     MagnetarError,
@@ -58,7 +59,9 @@ class RemoteMetadataStore:
         one_result(await self.write_many([Write(key, None, expected_version)]))
 
     async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
-        results = await self._writing.metadata_write_many(writes=list(writes), guard=guard)
+        # An older coordinator takes four fields of a write, and none of its brokers needs the fifth.
+        sent = [write if write.also is not None else cast("Write", tuple(write)[:4]) for write in writes]
+        results = await self._writing.metadata_write_many(writes=sent, guard=guard)
         return [item if isinstance(item, int) else error_from_wire(*item) for item in results]
 
     async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
@@ -136,7 +139,8 @@ class MetadataMethods:
         for write in writes:
             if write.expected_version is not None:
                 _number(write.expected_version)
-            _check_guard(write.needs)
+            for condition in write.conditions:
+                _check_guard(condition)
         _check_guard(guard)
         self._check_writer(connection, [write.key for write in writes])
         results = await self._store.write_many(writes, guard)

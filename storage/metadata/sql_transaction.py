@@ -141,8 +141,7 @@ class Transaction:
                 continue
             for write in operation.writes:
                 written[write.key] = None
-                if write.needs is not None:
-                    compared[write.needs.key] = None
+                compared.update((one.key, None) for one in write.conditions)
                 needs_floor = needs_floor or write.value is None or write.expected_version is None
         if needs_floor:
             self._lock_floor()
@@ -205,13 +204,14 @@ class Transaction:
         return self._versions.get(guard.key) == guard.version
 
     def _write(self, write: Write) -> WriteResult:
-        key, value, needs = write.key, write.value, write.needs
+        key, value = write.key, write.value
         version = self._versions.get(key)
         refusal = _refusal(write, version)
         if refusal is not None:
             return refusal
-        if needs is not None and not self._holds(needs):
-            return condition_failed(key, needs)
+        for condition in write.conditions:
+            if not self._holds(condition):
+                return condition_failed(key, condition)
         if value is not None:
             return self._store(key, bytes(value), self._floor if version is None else version + 1)
         deleted = cast(int, version)
@@ -278,7 +278,7 @@ def _in_statements(rows: list[tuple[str, bytes, int]]) -> Iterator[list[tuple[st
 
 def _refusal(write: Write, version: int | None) -> MagnetarError | None:
     """What the record itself, at `version` or not there, says against a write."""
-    key, value, expected, _ = write
+    key, value, expected = write.key, write.value, write.expected_version
     if value is not None and expected is None:
         return None if version is None else KeyExists(f"the metadata record {key} already exists", key=key)
     if version is None:

@@ -54,13 +54,20 @@ class Write(NamedTuple):
 
     `value` None deletes: `expected_version` None takes whatever version is there. Otherwise None creates (the key must
     not exist) and a number replaces exactly that version. A write that `needs` another record at a version fails with
-    ConditionFailed when that record has another version. An error of the key itself goes first.
+    ConditionFailed when that record has another version; so does one that `also` needs a second record. An error of the
+    key itself goes first.
     """
 
     key: str
     value: bytes | None
     expected_version: int | None
     needs: Guard | None = None
+    also: Guard | None = None
+
+    @property
+    def conditions(self) -> tuple[Guard, ...]:
+        """On other records."""
+        return tuple(one for one in (self.needs, self.also) if one is not None)
 
 
 WriteResult = int | MagnetarError
@@ -178,7 +185,9 @@ def first_key_after_prefix(prefix: str) -> str | None:
 
 def condition_failed(key: str, needs: Guard) -> ConditionFailed:
     """The error for a write whose `needs` does not hold."""
-    return ConditionFailed(f"{key} was not written: {needs.key} is no longer at version {needs.version}", key=key)
+    return ConditionFailed(
+        f"{key} was not written: {needs.key} is no longer at version {needs.version}", key=key, needs=needs.key
+    )
 
 
 def no_such_key(key: str) -> NoSuchKey:

@@ -71,7 +71,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.loading": BASE,
     "actors.topics": BASE
     | {"actors.compaction", "actors.delays", "actors.dispatch", "actors.keeping", "actors.policies", "actors.rates"}
-    | {"actors.loading", "storage.managed"},
+    | {"actors.loading", "storage.managed", "storage.metadata"},
     "actors.connections": BASE
     | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},
     "actors.broker": BASE
@@ -85,7 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.slots": BASE | {"storage.metadata"},
     "actors.coordinator": BASE
     | {"actors.auditor", "actors.balancing", "actors.desired", "actors.members", "actors.policies", "actors.slots"}
-    | {"storage.ledger", "storage.metadata"},
+    | {"storage.ledger", "storage.managed", "storage.metadata"},
     "actors.admin": BASE | {"actors.members", "actors.policies", "actors.schemas"},
     "actors.processes": BASE
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.desired", "actors.admin", "storage.metadata"},

@@ -60,7 +60,7 @@ class Bench:
 async def bench(monkeypatch: pytest.MonkeyPatch, landed: bool) -> AsyncIterator[Bench]:
     monkeypatch.setattr(changes_in_doubt, "SETTLE_INITIAL_S", 0.005)
     monkeypatch.setattr(certain_writes, "SETTLE_LIMIT_S", 0.01)
-    monkeypatch.setattr(certain_writes.put_certain, "__kwdefaults__", {"needs": None, "settle_limit_s": 0.01})
+    monkeypatch.setitem(certain_writes.put_certain.__kwdefaults__, "settle_limit_s", 0.01)
     env = Environment.real(1)
     store = SilentStore()
     store.landed = landed
