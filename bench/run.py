@@ -5,7 +5,7 @@
 The cluster has 2 brokers and 3 bookies, synced 3/3/2. It lies below `--directory`. The default is a temporary directory
 in bench/results, which is on the disk of the checkout and not in memory. Idle goes first, because no client may have
 used the cluster yet; the kills go late. Behind them go 11,000 topics that stay, and starting and stopping other
-clusters. A benchmark that fails is reported and does not keep the others from running. `delayed` and `repair`,
+clusters. A benchmark that fails is reported and does not keep the others from running. `delayed`, `held` and `repair`,
 which take minutes, and `forwarding` run only with `--only`. The logs of Ray, Spark and Java go to
 bench/results/libraries.log.
 """
@@ -26,6 +26,7 @@ import delayed
 import entry_cost
 import failover
 import forwarding
+import held
 import idle
 import keeping
 import lagging
@@ -48,7 +49,7 @@ from magnetar.cluster.preparing import StartOptions
 from magnetar.cluster.ray_cluster import RayCluster, start_on_ray
 
 LOG = RESULTS / "libraries.log"
-ON_REQUEST = {"delayed", "forwarding", "repair"}
+ON_REQUEST = {"delayed", "forwarding", "held", "repair"}
 """Only with `--only`."""
 
 
@@ -71,6 +72,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "failover": lambda: failover.run(cluster, report),
         "keeping": lambda: keeping.run(cluster, report),
         "forwarding": lambda: forwarding.run(cluster, report),
+        "held": lambda: held.run(directory, report),
         "lifecycle": lambda: lifecycle.run(directory, report),
         "repair": lambda: repair.run(directory, report),
     }
@@ -81,7 +83,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
         "idle publish cpu steady client consume types compaction lagging spark delayed non-persistent topics failover "
-        "keeping forwarding lifecycle repair"
+        "keeping forwarding held lifecycle repair"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")

@@ -164,7 +164,11 @@ class OrphanLedgers:
             await self._pace.keep(1)
 
     def _suspect(self, started: float) -> None:
-        """All names have been read once. Of ledgers created since the search began, nothing is known yet."""
+        """All names have been read once. Of ledgers created since the search began, nothing is known yet.
+
+        The loop's clock does not tell what came first within a millisecond. So one that was created in the millisecond
+        in which the search began counts as created since. It stays a suspect until the next search.
+        """
         found = {one: since for one, since in self._unnamed_since.items() if since >= started or one in self._unnamed}
         for ledger_id in self._unnamed.copy():
             found.setdefault(ledger_id, started)

@@ -151,6 +151,8 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self.heard_at = self._loop.time()
         """When something came last."""
+        self.chunks = 0
+        """How often something came."""
         self.liveness = Liveness(
             self, self._loop, configuration.keep_alive_interval_s, configuration.silence_timeout_ms / 1000
         )
@@ -295,6 +297,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
+        self.chunks += 1
         try:
             for command, entry in self._decoder.feed(data):
                 handler = self._handlers.get(command.type)

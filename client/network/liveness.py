@@ -39,8 +39,10 @@ Invariants:
   sequence ids. What comes on the old connection afterwards is not read: `ClientConnection.close` drops it.
 - A process that stood still, and looks too late, blames no broker: it gives it the whole time again. One that is late
   each time does so for two keep-alive intervals at most.
-- Entries and messages cost nothing here. A chunk of received bytes costs one look at the clock, and a write one truth
-  test.
+- Whether something came after a PING is counted, never read from a clock. A loop's clock stands still within a turn,
+  and uvloop's counts milliseconds: a PING and its PONG often have the same time.
+- Entries and messages cost nothing here. A chunk of received bytes costs one look at the clock and one addition, and a
+  write one truth test.
 """
 
 import asyncio
@@ -104,7 +106,10 @@ _DOUBTED, _ENDED = LivenessState.DOUBTED, LivenessState.ENDED
 
 
 class Liveness:
-    """See the module. `expect` is called before a write while `resting`, `ponged` for each PONG."""
+    """See the module. `expect` is called before a write while `resting`, `ponged` for each PONG.
+
+    A broker answers PINGs in their order, so the n-th PONG belongs to the n-th PING.
+    """
 
     def __init__(
         self, connection: WatchedConnection, loop: asyncio.AbstractEventLoop, keep_alive_s: float, silence_s: float
@@ -122,16 +127,25 @@ class Liveness:
         self._since = loop.time()
         """Nothing was awaited before."""
         self._asked_at = 0.0
+        self._chunks_before = 0
+        """Chunks that had come when the last PING of `_ask` was sent."""
+        self._pongs_before = 0
         self._acknowledged: int | None = None
         """Bytes that the other kernel had acknowledged at the last look, while more were on their way."""
         self._moved_at = -inf
         """When these were seen to grow, while no PONG came."""
-        self._ponged_at = -1.0
+        self._pings = 0
+        self.pongs = 0
+        """How many PONGs have come."""
+        self._awaited_pong = 0
         self._pong: asyncio.Event | None = None
+        """Set by the PONG with the number `_awaited_pong`."""
         self._look_due = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._late_since = -inf
-        """The first late look since something came."""
+        """The first late look since something came,"""
+        self._chunks_when_late = -1
+        """and how many chunks had come then."""
         self._heads: dict[int, int] = {}
         """By producer, the sequence id of its oldest entry without a receipt, at the last look."""
         self._heads_at = 0.0
@@ -157,8 +171,8 @@ class Liveness:
 
     def ponged(self) -> None:
         """A PONG has come."""
-        self._ponged_at = self._connection.heard_at
-        if self._pong is not None:
+        self.pongs += 1
+        if self._pong is not None and self.pongs >= self._awaited_pong:
             self._pong.set()
 
     @property
@@ -193,7 +207,7 @@ class Liveness:
         now = self._loop.time()
         if now - self._look_due > LATE_S:
             self._look_late(now)
-        elif self.state in (_ASKED, _DOUBTED) and self._connection.heard_at <= self._asked_at:
+        elif self.state in (_ASKED, _DOUBTED) and self._connection.chunks == self._chunks_before:
             self._unanswered(now)
         else:
             if self.state in (_ASKED, _DOUBTED):
@@ -203,8 +217,8 @@ class Liveness:
     def _look_late(self, now: float) -> None:
         """This process stood still. If it always does, the keep-alive rule holds all the same."""
         connection = self._connection
-        if self._late_since <= connection.heard_at:
-            self._late_since = now
+        if self._chunks_when_late != connection.chunks:
+            self._late_since, self._chunks_when_late = now, connection.chunks
         elif now - self._late_since >= 2 * self._keep_alive_s:
             connection.close(ConnectionClosed(f"the broker at {format_address(connection.address)} does not answer"))
             return
@@ -241,11 +255,16 @@ class Liveness:
 
     def _ask(self, now: float) -> None:
         self._asked_at = now
+        self._chunks_before, self._pongs_before = self._connection.chunks, self.pongs
         self._become(_ASKED)
         self.resting = False
         self._acknowledged, self._moved_at = self._connection.acknowledged_bytes(), -inf
-        self._connection.write(ping())
+        self._ping()
         self._look_at(now + self._silence_s / 2)
+
+    def _ping(self) -> None:
+        self._pings += 1
+        self._connection.write(ping())
 
     def _unanswered(self, now: float) -> None:
         """The PING has no answer yet."""
@@ -293,9 +312,8 @@ class Liveness:
 
     def _answered(self) -> None:
         """Something came after the PING."""
-        heard_at = self._connection.heard_at
         self._become(_WATCHING)
-        if self._ponged_at < heard_at:  # more than a PONG came: there is traffic
+        if self._connection.chunks - self._chunks_before > self.pongs - self._pongs_before:  # there is traffic
             self._patience_s = 2 * self._silence_s
             return
         if self._patience_s >= self._keep_alive_s and self._connection.consumers:
@@ -341,7 +359,7 @@ class Liveness:
             against = await questions.elsewhere(endpoint.topic.full, silent)
             if not against or connection.closed:
                 return
-            if self.state is not _DOUBTED or connection.heard_at > self._asked_at:
+            if self.state is not _DOUBTED or connection.chunks != self._chunks_before:
                 if silent or not await self._confirmed(number, endpoint):
                     return
             logger.info("%s, so the connection to %s is left", against, format_address(connection.address))
@@ -353,7 +371,8 @@ class Liveness:
         """Whether a broker that answers still takes a topic for its own that belongs to another one."""
         connection = self._connection
         self._pong = asyncio.Event()
-        connection.write(ping())
+        self._awaited_pong = self._pings + 1
+        self._ping()
         try:
             async with asyncio.timeout(self._silence_s):
                 await self._pong.wait()

@@ -40,6 +40,8 @@ class WatchedConnection(Protocol):
     """A connection, as it is seen from here."""
 
     heard_at: float
+    chunks: int
+    """How many chunks of bytes have come."""
     closed: bool
     address: Address
     requests: PendingRequests

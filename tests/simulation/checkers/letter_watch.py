@@ -61,6 +61,8 @@ class LetterWatch:
         self._consumed: dict[tuple[str, Position, int], None] = {}
         self._stored: dict[tuple[str, Attempt], None] = {}
         """By letter topic."""
+        self.has_dead_letters = False
+        """Whether a broker tried to store one. An append that failed may be stored all the same, by a recovery."""
         self._attached: dict[AttachedConsumer, str] = {}
 
     def install(self, stack: ExitStack) -> None:
@@ -72,6 +74,7 @@ class LetterWatch:
         def appending(ledger: ManagedLedger, body: bytes, callback: Any) -> None:
             topic = TopicName.parse(_full_name(ledger.name)).partitioned_name
             if topic in (self.retry_topic, self.dead_letter_topic):
+                self.has_dead_letters = self.has_dead_letters or topic == self.dead_letter_topic
                 callback = self._behind(topic, parse_metadata(body), callback)
             append(ledger, body, callback)
 

@@ -67,6 +67,7 @@ class Link:
         self.clock = Clock()
         self.address = ("broker", 6650)
         self.heard_at = self.clock.now
+        self.chunks = 0
         self.closed = False
         self.requests = PendingRequests()
         self.producers: dict[int, Producer] = {}
@@ -95,6 +96,7 @@ class Link:
 
     def hear(self) -> None:
         self.heard_at = self.clock.now
+        self.chunks += 1
 
     def send(self, producer_id: int = 1, sequence_id: int = 0, topic: str = "t") -> Producer:
         producer = self.producers.setdefault(producer_id, Producer(topic))
@@ -113,7 +115,7 @@ class Link:
             asyncio.get_running_loop().call_soon(self._pong)
 
     def _pong(self) -> None:
-        self.clock.now += 0.001
+        """In the same millisecond as the PING, as with uvloop."""
         self.hear()
         self.liveness.ponged()
 
@@ -245,7 +247,6 @@ async def test_an_answer_after_the_broker_was_heard_again_changes_nothing() -> N
     link.send()
     link.says = MOVED
     link.before_answer = link.hear
-    link.clock.now += 0.0
     await link.clock.pass_time(1.5)
     assert link.questions and not link.closed
 
@@ -369,3 +370,40 @@ async def test_a_process_that_is_always_late_keeps_a_broker_that_is_heard() -> N
         await link.clock.pass_time(KEEP_ALIVE_S)
         link.hear()
     assert not link.closed
+
+
+async def test_a_consumer_whose_broker_answers_in_the_same_millisecond_stays() -> None:
+    link = Link()
+    link.mute = False
+    link.says = MOVED
+    link.consumers[1] = Producer()
+    await link.clock.pass_time(29)
+    assert link.pings and not link.questions and not link.closed
+
+
+async def test_traffic_in_the_millisecond_of_a_pong_keeps_the_patience_short() -> None:
+    link = Link()
+    link.mute = False
+    link.consumers[1] = Producer()
+    start = link.clock.now
+    await link.clock.pass_time(2)
+    link.hear()
+    await link.clock.pass_time(6)
+    assert link.after(link.pings, start)[:3] == [2.0, 4.0, 8.0]
+
+
+async def test_the_pong_of_an_earlier_ping_does_not_confirm_that_a_broker_keeps_its_topic() -> None:
+    link = Link()
+    link.send()
+    link.says = MOVED
+    await link.clock.pass_time(1.4)
+    link.hear()  # a receipt of another producer
+    await link.clock.pass_time(1.05)
+    assert len(link.questions) == 1 and len(link.pings) == 3
+    link._pong()
+    await settle()
+    assert not link.closed, "it may say CLOSE_PRODUCER before its answers to the later PINGs"
+    link._pong()
+    link._pong()
+    await settle()
+    assert link.closed
