@@ -65,5 +65,6 @@ class Meter:
 
 
 def time_text(time_ms: int) -> str:
-    """Milliseconds since the epoch as ISO 8601 with offset; empty for 0, which means never."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds") if time_ms else ""
+    """Milliseconds since the epoch as Pulsar writes them: ISO 8601 in UTC. As in Pulsar, 0 (never) is the epoch."""
+    digits = "milliseconds" if time_ms % 1000 else "seconds"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec=digits).replace("+00:00", "Z")

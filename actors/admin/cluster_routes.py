@@ -6,6 +6,7 @@ from aiohttp import web
 
 from ...protocol.cluster_status import ClusterView, MemberStatus
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, NoSuchKey, ServiceUnitNotReady
+from ...protocol.lenient_values import as_text
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...protocol.plain_values import is_list, is_text_map
 from ...protocol.topics import NON_PERSISTENT, PERSISTENT
@@ -43,18 +44,20 @@ GAUGES = {
     "magnetar_bookies_registered": "Bookies that have a cookie, alive or not.",
     "magnetar_brokers_load": "Load of all brokers in their last reports, in entries per second. 16 KiB count as one.",
     "magnetar_brokers_load_skew": "Load of the busiest broker divided by the mean of all that report; 0 without load.",
-    "magnetar_load_balancer_moves": "Topics that moved for their load since the coordinator started.",
     "magnetar_auditor_incomplete_ledgers": "Ledgers that lack copies: under-replicated ones.",
     "magnetar_auditor_crowded_ledgers": "Ledgers with two copies of an entry on one machine, which lack none.",
     "magnetar_auditor_incomplete_bytes": "Length of the closed ledgers that lack copies, in bytes.",
     "magnetar_auditor_ledgers_to_check": "Ledgers that the auditor has to look at, because something changed.",
-    "magnetar_auditor_copied_bytes": "Bytes that repairs copied since the coordinator started.",
     "magnetar_bookies_damaged_entries": "Damaged entries that are not repaired yet.",
-    "magnetar_bookies_repaired_entries": "Damaged entries that were repaired over the life of the bookies' disks.",
-    "magnetar_bookies_scrubbed_bytes": "Bytes that scrubs have read over the life of the bookies' disks.",
     "magnetar_bookies_scrub_progress": "Progress of the slowest scrub, from 0 to 1; 1 between passes.",
 }
-
+COUNTERS = {
+    "magnetar_load_balancer_moves": ("Topics that moved for their load since the coordinator started.", ""),
+    "magnetar_auditor_copied_bytes": ("Bytes that repairs copied since the coordinator started.", ""),
+    "magnetar_bookies_repaired_entries": ("Damaged entries that were repaired over the life of a disk.", "bookie"),
+    "magnetar_bookies_scrubbed_bytes": ("Bytes that scrubs have read over the life of a disk.", "bookie"),
+}
+"""With their further label. A sum over live bookies would fall when one of them ends, and rates would be wrong."""
 
 DOMAIN_OF_MODE = {"PERSISTENT": PERSISTENT, "NON_PERSISTENT": NON_PERSISTENT}
 """ALL has both."""
@@ -82,6 +85,7 @@ class ClusterRoutes:
         self._owners = owners
         self._metrics = metrics
         self._gauges = {name: metrics.gauge(name, description) for name, description in GAUGES.items()}
+        self._counters = {name: metrics.copied_counter(name, *more) for name, more in COUNTERS.items()}
 
     def routes(self) -> list[Route]:
         tenant = "/admin/v2/tenants/{tenant}"
@@ -242,8 +246,9 @@ class ClusterRoutes:
             raise web.HTTPBadRequest(text="the body must be an object with adminRoles and allowedClusters")
         record: dict[str, object] = {}
         for name in ("adminRoles", "allowedClusters"):
-            if name in body:
-                value = body[name]
+            if body.get(name) is not None:
+                found = body[name]
+                value = [as_text(item) for item in found] if is_list(found) else found
                 if not is_list(value) or not all(isinstance(item, str) for item in value):
                     raise web.HTTPBadRequest(text=f"{name} must be a list of names")
                 record[name] = value
@@ -318,13 +323,17 @@ class ClusterRoutes:
                 "magnetar_auditor_crowded_ledgers": status["auditor"]["crowded"],
                 "magnetar_auditor_incomplete_bytes": status["auditor"]["bytes_to_go"],
                 "magnetar_auditor_ledgers_to_check": status["auditor"]["to_check"],
-                "magnetar_auditor_copied_bytes": status["auditor"]["copied_bytes_total"],
-                "magnetar_load_balancer_moves": status.get("load_moves", 0),
                 **_loads(members),
                 **_scrub(members),
             }
             for name, value in values.items():
                 self._gauges[name].set(value)
+            self._counters["magnetar_load_balancer_moves"].set(status.get("load_moves", 0))
+            self._counters["magnetar_auditor_copied_bytes"].set(status["auditor"]["copied_bytes_total"])
+            scrubs = {one["id"]: one["report"].get("scrub", {}) for one in members if one["role"] == ROLE_BOOKIE}
+            for name, field in (("repaired_entries", "repaired"), ("scrubbed_bytes", "scrubbed_bytes")):
+                counts = {bookie: scrub.get(field, 0) for bookie, scrub in scrubs.items()}
+                self._counters[f"magnetar_bookies_{name}"].set(counts)
         return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
 
@@ -341,8 +350,6 @@ def _scrub(members: Sequence[MemberStatus]) -> dict[str, float]:
     reports = [member["report"].get("scrub", {}) for member in members if member["role"] == ROLE_BOOKIE]
     return {
         "magnetar_bookies_damaged_entries": sum(report.get("damaged", 0) for report in reports),
-        "magnetar_bookies_repaired_entries": sum(report.get("repaired", 0) for report in reports),
-        "magnetar_bookies_scrubbed_bytes": sum(report.get("scrubbed_bytes", 0) for report in reports),
         "magnetar_bookies_scrub_progress": min((report.get("pass_share", 1.0) for report in reports), default=1.0),
     }
 

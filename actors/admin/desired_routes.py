@@ -3,6 +3,7 @@
 from aiohttp import web
 
 from ...protocol.cluster_status import DesiredView
+from ...protocol.lenient_values import as_whole
 from ...protocol.plain_values import is_text_map
 from .requests import Owners, json_answer, json_body
 from .routes import NATURAL, TEXTS, Route, ValueSchema, delete, get, post, put
@@ -59,7 +60,7 @@ def _shown(view: DesiredView) -> web.Response:
 
 
 def _number(body: dict[str, object], name: str) -> int | None:
-    value = body.get(name)
+    value = as_whole(body.get(name))
     if value is not None and type(value) is not int:
         raise web.HTTPBadRequest(text=f"{name} must be a whole number")
     return value

@@ -38,8 +38,8 @@ class NamespaceRoutes:
             post(namespace + "/replication", self.set_clusters, TEXTS),
             put(namespace + "/unload", self.unload),
             post(namespace + "/clearBacklog", self.clear_backlog),
-            post(namespace + "/clearBacklog/{subscription}", self.clear_backlog),
-            post(namespace + "/unsubscribe/{subscription}", self.unsubscribe),
+            post(namespace + "/clearBacklog/{subscription_name}", self.clear_backlog),
+            post(namespace + "/unsubscribe/{subscription_name}", self.unsubscribe),
         ]
 
     async def bundles(self, request: web.Request) -> web.Response:
@@ -71,7 +71,7 @@ class NamespaceRoutes:
 
     async def clear_backlog(self, request: web.Request) -> web.Response:
         """Acknowledge the backlog of a subscription, or of all, on all topics of a namespace."""
-        subscription = request.match_info.get("subscription")
+        subscription = request.match_info.get("subscription_name")
 
         async def clear(broker: BrokerContract, topic: str) -> None:
             names = [subscription] if subscription is not None else await _durable_names(broker, topic)
@@ -83,7 +83,7 @@ class NamespaceRoutes:
 
     async def unsubscribe(self, request: web.Request) -> web.Response:
         """Delete a subscription on all topics of a namespace."""
-        subscription = request.match_info["subscription"]
+        subscription = request.match_info["subscription_name"]
 
         async def remove(broker: BrokerContract, topic: str) -> None:
             await broker.delete_subscription(topic=topic, subscription=subscription)

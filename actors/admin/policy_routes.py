@@ -1,9 +1,9 @@
 """The admin's paths of the policies of namespaces and topics, made from the table of policies, and policies
 in the body of a request.
 
-Statuses and reasons are Pulsar's 4.2.4, with these exceptions. A body that is not exactly a number, or true or false,
-is refused (400); Pulsar takes `"7"` for 7, 1.5 for 1, and null for 0 or false. A number of over 32 bits is refused with
-400, where Pulsar answers 500.
+Statuses and reasons are Pulsar's 4.2.4, with these exceptions. A number with a fraction for a whole one is refused
+(400), and so is null; Pulsar takes 1.5 for 1, and null for 0 or false. A number of over 32 bits is refused with 400,
+where Pulsar answers 500.
 """
 
 import json
@@ -129,6 +129,7 @@ class PolicyRoutes:
         async def set_policy(request: web.Request) -> web.Response:
             topic = topic_with_policies(request, self._settings)
             value: object = _parameter(request, level) if level.parameter else await json_body(request)
+            value = policy.kind.meant(value)
             if value is not None or not level.empty_removes:
                 _check(policy, value, level)
             await self._ask.set_topic_policy(topic=topic.full, policy=name, value=value)
@@ -170,7 +171,7 @@ class PolicyRoutes:
 
     def _setter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
         async def set_policy(request: web.Request) -> web.Response:
-            value = await json_body(request)
+            value = policy.kind.meant(await json_body(request))
             if value is not None or not level.empty_removes:
                 _check(policy, value, level)
             await self._ask.set_policy(namespace=namespace_of(request), policy=name, value=value)
@@ -241,6 +242,7 @@ def policies_in(body: object, cluster: str) -> dict[str, object]:
         policy = POLICIES[name]
         if policy.by_cluster:
             value = _of_cluster(key, value, cluster)
+        value = policy.kind.meant(value)
         if isinstance(policy.kind, MapOf) and value == {}:
             continue  # as Pulsar's tools say that nothing is set
         if value is not None and not (isinstance(policy.kind, WholeNumber) and isinstance(value, int) and value < 0):

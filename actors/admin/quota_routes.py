@@ -8,6 +8,7 @@ from typing import cast
 
 from aiohttp import web
 
+from ...protocol.lenient_values import as_whole
 from ...protocol.plain_values import is_text_map
 from ...protocol.topics import TopicName
 from ...runtime.settings.declarations import Settings
@@ -89,7 +90,8 @@ def _quota(body: object) -> Quotas | None:
     words = [one.value for one in QuotaPolicy]
     if not is_text_map(body) or body.get("policy") not in words:
         raise web.HTTPBadRequest(text=f"a backlog quota is an object with a policy, one of {', '.join(words)}")
-    numbers = {"limitSize": body.get("limitSize", body.get("limit", 0)), "limitTime": body.get("limitTime", 0)}
+    given = {"limitSize": body.get("limitSize", body.get("limit", 0)), "limitTime": body.get("limitTime", 0)}
+    numbers = {name: as_whole(value) for name, value in given.items()}
     for name, value in numbers.items():
         if type(value) is not int:
             raise web.HTTPBadRequest(text=f"{name} is a whole number, not {value!r:.100}")

@@ -14,6 +14,7 @@ from ...protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
+from ...protocol.lenient_values import as_text, as_whole
 from ...protocol.plain_values import is_text_map
 from ...protocol.topics import TopicName
 from ...runtime import retry
@@ -221,23 +222,24 @@ async def json_body(request: web.Request) -> object:
 
 
 def texts_of(body: object) -> dict[str, str]:
-    """An object of texts. Raises HTTP 400 for anything else."""
+    """An object of texts, without those that are null. Raises HTTP 400 for anything else."""
     if not is_text_map(body):
         raise web.HTTPBadRequest(text="properties are an object of texts")
-    texts = {key: value for key, value in body.items() if isinstance(value, str)}
-    if len(texts) < len(body):
+    given = {key: as_text(value) for key, value in body.items() if value is not None}
+    texts = {key: value for key, value in given.items() if isinstance(value, str)}
+    if len(texts) < len(given):
         raise web.HTTPBadRequest(text="properties are an object of texts")
     return texts
 
 
 def position_of(body: object, default: str) -> str | list[int]:
-    """A place in a topic as brokers take it, from a message id in JSON. Raises InvalidConfiguration."""
+    """A place in a topic as brokers take it, from a message id in JSON. Raises InvalidConfiguration, HTTP 400."""
     if body is None:
         return default
     if isinstance(body, str) and body in ("earliest", "latest"):
         return body
     if is_text_map(body):
-        ledger, entry = body.get("ledgerId"), body.get("entryId")
+        ledger, entry = as_whole(body.get("ledgerId")), as_whole(body.get("entryId"))
         if type(ledger) is int and type(entry) is int:
             if ledger < 0:
                 return "earliest"
@@ -245,4 +247,6 @@ def position_of(body: object, default: str) -> str | list[int]:
                 return "latest"
             if -1 <= entry <= LONG_MAX:
                 return [ledger, entry]
+        elif ledger is not None and entry is not None:
+            raise web.HTTPBadRequest(text="ledgerId and entryId of a message id must be whole numbers")
     raise InvalidConfiguration('the body must be a message id: {"ledgerId": …, "entryId": …}, "earliest" or "latest"')

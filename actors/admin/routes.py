@@ -45,8 +45,9 @@ PATH_PARAMETERS = {
         Parameter("domain", TEXT, "The domain of the topic."),
         Parameter("tenant", TEXT, "The name of the tenant."),
         Parameter("namespace", TEXT, "The name of the namespace, without its tenant."),
-        Parameter("topic", TEXT, "The local name of the topic, encoded as in URLs."),
-        Parameter("subscription", TEXT, "The name of the subscription, encoded as in URLs."),
+        Parameter("topic", TEXT, "The local name of the topic, form-encoded: a space is a plus."),
+        Parameter("subscription", TEXT, "The name of the subscription, form-encoded and then path-encoded."),
+        Parameter("subscription_name", TEXT, "The name of the subscription, path-encoded."),
         Parameter("setting", TEXT, "The name of a setting."),
         Parameter("property", TEXT, "The name of a property."),
         Parameter("text", TEXT, "The text of a property."),
@@ -89,12 +90,6 @@ class Route:
     may_be_empty: bool = False
     no_content: bool = False
     content_type: str = JSON
-
-    def definition(self) -> web.RouteDef:
-        """As aiohttp wants it. It lets GET take HEAD, too."""
-        return {"GET": web.get, "PUT": web.put, "POST": web.post, "DELETE": web.delete}[self.method](
-            self.path, self.handler
-        )
 
 
 def get(

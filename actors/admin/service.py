@@ -53,6 +53,7 @@ from .inside_routes import InsideRoutes
 from .message_routes import MessageRoutes
 from .namespace_routes import NamespaceRoutes
 from .openapi import OpenApiRoutes
+from .paths import add_routes
 from .policy_routes import PolicyRoutes
 from .property_routes import PropertyRoutes
 from .quota_routes import QuotaRoutes
@@ -147,7 +148,7 @@ class AdminService:
         try:
             await self._coordinator.start()
             application = web.Application(middlewares=[self._answer], client_max_size=BODY_SIZE_MAX_BYTES)
-            application.add_routes([route.definition() for route in self.routes])
+            add_routes(application, self.routes)
             self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=2.0)
             await self._runner.setup()
             site = web.TCPSite(self._runner, self._host, self._port)
@@ -185,7 +186,7 @@ class AdminService:
             self._guard.check(request)
             return await handler(request)
         except web.HTTPException as error:
-            if request.match_info.http_exception is error:
+            if request.match_info.http_exception is error and not isinstance(error, web.HTTPBadRequest):
                 return _absent(request, error)
             return _refusal(error.status, error.text or error.reason)
         except MagnetarError as error:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from aiohttp import web
 
 from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from ...protocol.lenient_values import as_whole
 from ...protocol.plain_values import is_text_map
 from ...protocol.system_topics import is_system_topic
 from ...protocol.topic_figures import TopicFigures
@@ -341,7 +342,8 @@ async def _partitions(request: web.Request) -> int:
     return _number_of_partitions(body.get("partitions") if is_text_map(body) else body)
 
 
-def _number_of_partitions(value: object) -> int:
+def _number_of_partitions(given: object) -> int:
+    value = as_whole(given)
     if type(value) is not int or value >= 1 << 31:
         raise web.HTTPBadRequest(text="the body must be the number of partitions, 1 or more")
     if value < 1:

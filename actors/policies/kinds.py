@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar, cast
 
+from ...protocol.lenient_values import as_flag, as_real, as_text, as_whole
 from ...protocol.plain_values import is_list, is_text_map
 
 INT_MAX = (1 << 31) - 1
@@ -42,6 +43,10 @@ class Kind(Generic[T]):
     def schema(self) -> Mapping[str, object]:
         """The JSON schema of plain values of the right type."""
         raise NotImplementedError
+
+    def meant(self, value: object) -> object:
+        """The plain value that a request means, as Pulsar takes it; the value itself if it is none."""
+        return value
 
     def fits(self, value: object) -> bool:
         """Whether a plain value has the right type."""
@@ -84,6 +89,9 @@ class WholeNumber(Kind[int]):
     def schema(self) -> Mapping[str, object]:
         return {"type": "integer", "minimum": -self._end - 1, "maximum": self._end}
 
+    def meant(self, value: object) -> object:
+        return as_whole(value)
+
     def fits(self, value: object) -> bool:
         return type(value) is int and -self._end - 1 <= value <= self._end
 
@@ -107,6 +115,9 @@ class Real(Kind[float]):
     def schema(self) -> Mapping[str, object]:
         return {"type": "number"}
 
+    def meant(self, value: object) -> object:
+        return as_real(value)
+
     def fits(self, value: object) -> bool:
         return type(value) in (int, float) and math.isfinite(cast("float", value))
 
@@ -124,6 +135,9 @@ class Flag(Kind[bool]):
     @property
     def schema(self) -> Mapping[str, object]:
         return {"type": "boolean"}
+
+    def meant(self, value: object) -> object:
+        return as_flag(value)
 
     def fits(self, value: object) -> bool:
         return type(value) is bool
@@ -203,6 +217,9 @@ class Text(Kind[str]):
     def schema(self) -> Mapping[str, object]:
         return {"type": "string"}
 
+    def meant(self, value: object) -> object:
+        return as_text(value)
+
     def fits(self, value: object) -> bool:
         return isinstance(value, str)
 
@@ -257,6 +274,11 @@ class RecordOf(Kind[R]):
         properties = {one.name: {"anyOf": [one.kind.schema, {"type": "null"}]} for one in self._parts.values()}
         return {"type": "object", "properties": properties}
 
+    def meant(self, value: object) -> object:
+        if not is_text_map(value):
+            return value
+        return {name: self.parts[name].meant(item) if name in self.parts else item for name, item in value.items()}
+
     def fits(self, value: object) -> bool:
         return is_text_map(value) and all(
             value.get(one.name) is None or one.kind.fits(value[one.name]) for one in self._parts.values()
@@ -303,6 +325,9 @@ class MapOf(Kind[Mapping[E, T]]):
     def schema(self) -> Mapping[str, object]:
         names = {"enum": self._words.schema["enum"]}
         return {"type": "object", "propertyNames": names, "additionalProperties": self._kind.schema}
+
+    def meant(self, value: object) -> object:
+        return {name: self._kind.meant(item) for name, item in value.items()} if is_text_map(value) else value
 
     def fits(self, value: object) -> bool:
         return is_text_map(value) and all(

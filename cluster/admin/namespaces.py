@@ -15,13 +15,13 @@ _MODE = option(
 
 _REPLICATION_PATH = f"{NAMESPACE_PATH}/replication"
 _CLEAR_PATH = f"{NAMESPACE_PATH}/clearBacklog"
-_CLEAR_ONE_PATH = _CLEAR_PATH + "/{subscription}"
+_CLEAR_ONE_PATH = _CLEAR_PATH + "/{subscription_name}"
 _UNASKED = option("force", "-f --force", "Accepted: it never asks back.", ArgumentPlace.NOWHERE, switch=True)
 
 
 def _clear(session: AdminSession, command: Command, values: ArgumentValues) -> object:
     """At the subscription that was given, or at all."""
-    return command.ask(session, values, path=_CLEAR_ONE_PATH if "subscription" in values else "")
+    return command.ask(session, values, path=_CLEAR_ONE_PATH if "subscription_name" in values else "")
 
 
 NAMESPACES = (
@@ -40,7 +40,7 @@ NAMESPACES = (
         "Acknowledge all messages of all topics, at one subscription or at all.",
         "POST",
         _CLEAR_PATH,
-        (NAMESPACE, option("subscription", "-s --sub", "Only at this one.", ArgumentPlace.PATH), _UNASKED),
+        (NAMESPACE, option("subscription_name", "-s --sub", "Only at this one.", ArgumentPlace.PATH), _UNASKED),
         run=_clear,
         routes=(("POST", _CLEAR_PATH), ("POST", _CLEAR_ONE_PATH)),
     ),
@@ -49,8 +49,8 @@ NAMESPACES = (
         "unsubscribe",
         "Delete a subscription of all topics.",
         "POST",
-        NAMESPACE_PATH + "/unsubscribe/{subscription}",
-        (NAMESPACE, Argument("subscription", "The subscription.", ("-s", "--sub"))),
+        NAMESPACE_PATH + "/unsubscribe/{subscription_name}",
+        (NAMESPACE, Argument("subscription_name", "The subscription.", ("-s", "--sub"))),
     ),
     Command("namespaces", "get-clusters", "List its clusters.", "GET", _REPLICATION_PATH, (NAMESPACE,)),
     Command(

@@ -7,9 +7,10 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from ...protocol.errors import ClusterError, ConnectError
+from ...protocol.path_encoding import encoding_of
 from ...protocol.plain_values import is_text_map
 
 TIMEOUT_S = 90.0
@@ -53,7 +54,7 @@ class AdminSession:
         self, method: str, path: str, parts: Mapping[str, str], query: Mapping[str, object], body: object = None
     ) -> AdminAnswer:
         """Send a request. `parts` fill the places of the path. Raises Refused, ConnectError."""
-        filled = path.format_map({name: quote(part, safe="") for name, part in parts.items()})
+        filled = path.format_map({name: encoding_of(name).encode(part) for name, part in parts.items()})
         given = {name: json.dumps(value) if isinstance(value, bool) else value for name, value in query.items()}
         url = f"{self.url}{filled}" + (f"?{urlencode(given)}" if given else "")
         data = None if body is None else json.dumps(body).encode()

@@ -4,11 +4,12 @@ import asyncio
 from urllib.parse import quote
 
 import pytest
+from aiohttp import web
 
 from magnetar.actors.admin import requests as admin_requests
 from magnetar.actors.admin.requests import position_of
 from magnetar.actors.coordinator.status_methods import StatusMethods
-from magnetar.protocol.cluster_status import ClusterView
+from magnetar.protocol.cluster_status import ClusterView, ScrubReport
 from magnetar.protocol.errors import InvalidConfiguration, NotEnoughBookies
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack
@@ -47,6 +48,16 @@ async def test_partitioned_topics_are_created_grown_listed_and_deleted(http: Htt
     assert (await http("DELETE", f"{topic}/partitions"))[0] == 204
     assert (await http("DELETE", f"{topic}/partitions"))[0] == 404
     assert await http("GET", PERSISTENT) == (200, [])
+
+
+async def test_a_path_that_is_not_encoded_is_refused_and_a_slash_at_its_end_means_nothing(http: Http) -> None:
+    for name in ("100%", "%zz", "%ff"):
+        status, body = await http("PUT", f"{PERSISTENT}/{name}")
+        assert (status, "cannot be decoded" in body["reason"]) == (400, True), name
+    assert (await http("PUT", f"{PERSISTENT}/t/subscription/100%25"))[0] == 400
+    assert await http("GET", PERSISTENT) == (200, [])
+    assert await http("GET", f"{PERSISTENT}/") == (200, [])
+    assert (await http("GET", "/admin/v2/clusters/")) == await http("GET", "/admin/v2/clusters")
 
 
 async def test_plain_topics_and_unusual_names(http: Http) -> None:
@@ -233,6 +244,7 @@ async def test_health_needs_brokers_and_bookies(http: Http) -> None:
     assert (await http("GET", "/admin/v2/brokers/health?brokerId=broker-2:6650"))[0] == 503
     assert (await http("GET", "/admin/v2/brokers/health?brokerId=broker-9:6650"))[0] == 404
     metrics = (await http("GET", "/metrics"))[1]
+    assert 'magnetar_bookies{node="admin",service="admin"} 2.0' in (await http("GET", "/metrics/"))[1]
     assert 'magnetar_bookies{node="admin",service="admin"} 2.0' in metrics
     assert 'magnetar_coordinator_up{node="admin",service="admin"} 1.0' in metrics
 
@@ -254,6 +266,49 @@ async def test_metrics_show_the_longest_silence_of_a_live_member(http: Http, mon
     await http.cluster.broker(1)
     await http.cluster.broker(2)
     assert line(0.75) in (await http("GET", "/metrics"))[1]
+
+
+async def test_what_only_grows_is_a_counter(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = StatusMethods.status
+
+    async def busy(self: StatusMethods) -> ClusterView:
+        found = await status(self)
+        found["load_moves"], found["auditor"]["copied_bytes_total"] = 4, 5000
+        for member in found["members"]:
+            if member["role"] == "bookie":
+                member["report"] = {"scrub": scrub_of(member["id"])}
+        return found
+
+    monkeypatch.setattr(StatusMethods, "status", busy)
+    for number in (1, 2):
+        await http.cluster.store.put(metadata_keys.bookie(f"bookie-{number}"), pack({"instance": "a"}), None)
+        await http.cluster.join("bookie", f"bookie-{number}", instance="a")
+    metrics = (await http("GET", "/metrics"))[1]
+    where = 'node="admin",service="admin"'
+    assert f"magnetar_load_balancer_moves_total{{{where}}} 4.0" in metrics
+    assert f"magnetar_auditor_copied_bytes_total{{{where}}} 5000.0" in metrics
+    for bookie, repaired in (("bookie-1", 1.0), ("bookie-2", 2.0)):
+        labels = f'bookie="{bookie}",{where}'
+        assert f"magnetar_bookies_repaired_entries_total{{{labels}}} {repaired}" in metrics
+        assert f"magnetar_bookies_scrubbed_bytes_total{{{labels}}} 700.0" in metrics
+    growing = [
+        line for line in metrics.splitlines() if "since the coordinator started" in line or "over the life" in line
+    ]
+    assert len(growing) == 4
+    assert all(f"# TYPE {line.split()[2]} counter" in metrics for line in growing)
+
+
+def scrub_of(bookie: str) -> ScrubReport:
+    """What a bookie reports of its scrubs."""
+    repaired = int(bookie.removeprefix("bookie-"))
+    return {
+        "damaged": 0,
+        "found": repaired,
+        "repaired": repaired,
+        "passes": 1,
+        "pass_share": 1.0,
+        "scrubbed_bytes": 700,
+    }
 
 
 async def test_all_bookies_are_listed_whether_or_not_they_live(http: Http) -> None:
@@ -323,9 +378,11 @@ def test_places_in_a_topic() -> None:
     assert position_of("earliest", "latest") == "earliest"
     assert position_of({"ledgerId": (1 << 63) - 1, "entryId": (1 << 63) - 1}, "earliest") == "latest"
     assert position_of({"ledgerId": 3, "entryId": 4, "partitionIndex": 1}, "latest") == [3, 4]
-    for wrong in ([], 5, {"ledgerId": 1}, {"ledgerId": True, "entryId": 1}, "sometime"):
+    for wrong in ([], 5, {"ledgerId": 1}, "sometime"):
         with pytest.raises(InvalidConfiguration):
             position_of(wrong, "latest")
+    with pytest.raises(web.HTTPBadRequest):
+        position_of({"ledgerId": True, "entryId": 1}, "latest")
 
 
 def _name(topic: str, partition: int) -> str:

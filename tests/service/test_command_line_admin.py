@@ -50,6 +50,22 @@ def test_partitioned_topics_are_created_grown_looked_up_and_deleted(magnetar: Co
     assert "parts" not in magnetar("admin", "topics", "list", "public/default")
 
 
+@pytest.mark.parametrize("name", ["a b", "a+b", "100%", "a%2Fb", "{x}", "ü?#&"])
+def test_odd_names_reach_the_broker_as_they_are(magnetar: CommandLine, name: str) -> None:
+    magnetar.admin("topics", "create", name)
+    assert f"persistent://public/default/{name}" in magnetar.admin("topics", "list", "public/default")
+    magnetar.admin("subscriptions", "create", name, "-s", f"{name}/")
+    assert magnetar.admin("subscriptions", "list", name) == [f"{name}/"]
+    magnetar.admin("topics", "skip", "-n", "1", "-s", f"{name}/", name)
+    magnetar.admin("namespaces", "unsubscribe", "public/default", "-s", f"{name}/")
+    assert magnetar.admin("subscriptions", "list", name) == []
+    magnetar.admin("namespaces", "set-property", "public/default", "-k", f"{name}/", "-v", name)
+    assert magnetar("admin", "namespaces", "get-property", "public/default", "-k", f"{name}/").strip() == name
+    magnetar.admin("namespaces", "clear-properties", "public/default")
+    magnetar.admin("topics", "delete", name)
+    assert magnetar.admin("topics", "list", "public/default") == []
+
+
 def test_messages_of_a_topic_are_looked_at_and_its_subscriptions_moved(magnetar: CommandLine) -> None:
     magnetar.admin("subscriptions", "create", "read", "-s", "s")
     magnetar("produce", "read", "-m", "a,b,c", "-db", "-k", "k")

@@ -434,7 +434,7 @@ def test_figures_of_a_consumer(side, cluster, topic):
 
     stats = figures()
     assert stats["lastAckedTimestamp"] == stats["lastConsumedTimestamp"] == 0, "never"
-    assert stats["lastAckedTime"] == stats["lastConsumedTime"] == ""
+    assert stats["lastAckedTime"] == stats["lastConsumedTime"] == "1970-01-01T00:00:00Z"
     rates = ("msgRateOut", "msgThroughputOut", "messageAckRate", "msgRateRedeliver", "chunkedMessageRate")
     assert [stats[name] for name in rates] == [0] * 5
     producer = side.client.create_producer(topic, batching_enabled=False)

@@ -103,7 +103,14 @@ class Shell:
             f"webServiceUrl={admin_url}/\nbrokerServiceUrl=pulsar://127.0.0.1:1\n"
             f"shellHistoryDirectory={directory}\nshellHistoryPersistEnabled=false\n"
         )
-        command = [java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true"]
+        command = [
+            java(),
+            "-Xmx256m",
+            "-Dfile.encoding=UTF-8",
+            "-XX:TieredStopAtLevel=1",
+            "-XX:+UseSerialGC",
+            "-Djava.net.preferIPv4Stack=true",
+        ]
         command += [f"-Duser.home={directory}", f"-Dlog4j2.configurationFile={HERE.parent / 'pulsar' / 'log4j2.xml'}"]
         command += ["-cp", f"{jars}/*", "org.apache.pulsar.shell.PulsarShell", "-c", str(configuration)]
         self._process = subprocess.Popen(
@@ -112,7 +119,7 @@ class Shell:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env={**os.environ, "TERM": "dumb"},
+            env={**os.environ, "TERM": "dumb", "LC_ALL": "C.UTF-8"},
         )
         self._output: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._read, name="pulsar shell", daemon=True)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
+from yarl import URL
 
 from magnetar.actors.admin.service import AdminService
 from magnetar.protocol.errors import NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
@@ -61,7 +62,7 @@ class AdminBrokerRpc(TestBrokerRpc):
 
 
 class Http:
-    """Asks the admin; answers (status, body)."""
+    """Asks the admin; answers (status, body). Paths are sent as they are."""
 
     def __init__(self, cluster: Coordination, admin: AdminService, session: aiohttp.ClientSession) -> None:
         self.cluster = cluster
@@ -78,7 +79,7 @@ class Http:
     ) -> tuple[int, Any]:
         host, port = self.admin.address
         data = text if text is not None else json.dumps(body) if body is not None else None
-        url = f"http://{host}:{port}{path}"
+        url = URL(f"http://{host}:{port}{path}", encoded=True)
         given = {"Content-Type": "application/json"} if data is not None else {}
         async with self._session.request(method, url, data=data, headers={**given, **(headers or {})}) as answer:
             content = await answer.text()

@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from magnetar.actors.admin.openapi import document
+from magnetar.actors.admin.paths import add_routes
 from magnetar.actors.admin.routes import PATH_PARAMETERS
 from magnetar.actors.admin.shapes import example_of, shape_of
 from magnetar.actors.admin.topic_figures import storage_json, topic_json
@@ -25,7 +26,7 @@ OPERATIONS = [operation for path in DESCRIPTION["paths"].values() for operation 
 
 def test_the_description_has_exactly_the_paths_that_the_server_serves() -> None:
     application = web.Application()
-    application.add_routes([route.definition() for route in ROUTES])
+    add_routes(application, ROUTES)
     served = {
         (route.method, route.resource.canonical)
         for route in application.router.routes()

@@ -50,9 +50,7 @@ def test_names_are_quoted_and_bodies_are_json(session: AdminSession, monkeypatch
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # of no use for the addresses of a cluster
     answer = session.ask("POST", "/{topic}/x", {"topic": "a/b %ü"}, {"force": True, "n": 3}, {"k": "ü"})
     assert answer.value() == {"a": 1}
-    assert SEEN == [
-        ("POST", "/a%2Fb%20%25%C3%BC/x?force=true&n=3", "application/json", json.dumps({"k": "ü"}).encode())
-    ]
+    assert SEEN == [("POST", "/a%2Fb+%25%C3%BC/x?force=true&n=3", "application/json", json.dumps({"k": "ü"}).encode())]
     session.ask("GET", "/y", {}, {})
     assert SEEN[1] == ("GET", "/y", None, b"")
 
