@@ -1,4 +1,5 @@
-"""Generate `docs/reference/` from the code: settings, metrics, admin paths, errors and the Python API.
+"""Generate `docs/reference/` from the code: settings, metrics, admin paths, errors and the Python API. The chart's
+schema gets the names of the settings.
 
     python tests/tools/generate_reference.py [--output DIRECTORY]
 
@@ -12,7 +13,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from tools import reference_api, reference_pages
+from tools import chart_schema, reference_api, reference_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,6 +37,9 @@ def main() -> None:
     for name, text in pages().items():
         (output / name).write_text(text)
         print(output / name)
+    if output == ROOT / "docs" / "reference":
+        chart_schema.SCHEMA.write_text(chart_schema.chart_schema())
+        print(chart_schema.SCHEMA)
 
 
 if __name__ == "__main__":

@@ -33,3 +33,20 @@ The chart has the directories k8s/base and k8s/jobs by symbolic links. Arguments
 {{- $_ := set .container "image" (printf "%s:%s" $image.repository $image.tag) -}}
 {{- if $image.pullPolicy }}{{ $_ := set .container "imagePullPolicy" $image.pullPolicy }}{{ end -}}
 {{- end }}
+
+{{/* Where the pods of a group run, and what is written on them. Arguments: root, template, values. */}}
+{{- define "magnetar.place" -}}
+{{- $spec := .template.spec -}}
+{{- with .values.nodeSelector }}{{ $_ := set $spec "nodeSelector" . }}{{ end -}}
+{{- with .values.tolerations }}{{ $_ := set $spec "tolerations" . }}{{ end -}}
+{{- with .values.priorityClassName }}{{ $_ := set $spec "priorityClassName" . }}{{ end -}}
+{{- with .values.annotations }}{{ $_ := set $.template.metadata "annotations" . }}{{ end -}}
+{{- include "magnetar.pull" (dict "root" .root "spec" $spec) -}}
+{{- end }}
+
+{{/* Give a pod the Secrets of its registry. Arguments: root, spec. */}}
+{{- define "magnetar.pull" -}}
+{{- $secrets := list -}}
+{{- range .root.Values.image.pullSecrets }}{{ $secrets = append $secrets (dict "name" .) }}{{ end -}}
+{{- if $secrets }}{{ $_ := set .spec "imagePullSecrets" $secrets }}{{ end -}}
+{{- end }}

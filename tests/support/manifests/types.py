@@ -15,6 +15,7 @@ from .kustomize import Manifest
 KUBERAY = Path(__file__).parent / "kuberay"
 VERSIONS = {
     "ConfigMap": "v1",
+    "Ingress": "networking.k8s.io/v1",
     "NetworkPolicy": "networking.k8s.io/v1",
     "PersistentVolumeClaim": "v1",
     "PodDisruptionBudget": "policy/v1",

@@ -15,6 +15,7 @@ import yaml
 from magnetar.protocol.names import VERSION
 from support.manifests.helm import CHART, HelmError, find_tool, options, run_helm, template
 from support.manifests.kustomize import FILE, Manifest, containers, render
+from tools.chart_schema import SCHEMA, chart_schema
 
 K8S = CHART.parent
 KEPT = {"helm.sh/resource-policy": "keep"}
@@ -191,11 +192,21 @@ def test_settings_are_added_and_take_the_place_of_others(others: dict[tuple[str,
 
 @needs_helm
 def test_settings_of_a_file_of_values_are_written_as_they_stand(tmp_path: Path) -> None:
-    given = {"one": 20000000, "two": 0.85, "three": True, "four": "a=b, c"}
+    given = {
+        "managedLedgerMaxEntriesPerLedger": 20000000,
+        "diskUsageThreshold": 0.85,
+        "brokerDeduplicationEnabled": True,
+        "bindAddresses": "a=b, c",
+    }
     (tmp_path / "values.yaml").write_text(yaml.safe_dump({"settings": given}))
     text = chart(file=tmp_path / "values.yaml")["ConfigMap", "magnetar-settings"]["data"]["settings.properties"]
     lines = text.splitlines()
-    assert {"one=20000000", "two=0.85", "three=true", "four=a=b, c"} <= set(lines)
+    assert {
+        "managedLedgerMaxEntriesPerLedger=20000000",
+        "diskUsageThreshold=0.85",
+        "brokerDeduplicationEnabled=true",
+        "bindAddresses=a=b, c",
+    } <= set(lines)
 
 
 def test_each_bookie_has_a_group_a_volume_and_a_place_in_the_budget(others: dict[tuple[str, str], Manifest]) -> None:
@@ -251,6 +262,81 @@ def test_the_start_job_gives_what_differs_from_the_defaults(others: dict[tuple[s
     )
 
 
+PLACES = """
+image: {pullSecrets: [registry]}
+head: &place
+  nodeSelector: {disk: fast}
+  tolerations: [{key: queue, operator: Equal, value: messages, effect: NoSchedule}]
+  annotations: {team: data}
+  priorityClassName: high
+brokers: *place
+bookies: *place
+autoscaler: {enabled: true}
+service: {type: LoadBalancer, annotations: {cloud: internal}, loadBalancerSourceRanges: [10.0.0.0/8]}
+ingress:
+  enabled: true
+  className: nginx
+  annotations: {one: two}
+  host: magnetar.example.com
+  tlsSecret: admin-tls
+  from: [{namespaceSelector: {matchLabels: {name: ingress}}}]
+metrics: {from: [{namespaceSelector: {matchLabels: {name: monitoring}}}]}
+jobs: {start: true}
+"""
+"""What charts of Pulsar and others let one choose."""
+
+
+@pytest.fixture(scope="module")
+def placed(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Manifest]:
+    """The objects with every knob of places and access."""
+    if find_tool("helm") is None:
+        pytest.skip(NO_HELM)
+    file = tmp_path_factory.mktemp("values") / "values.yaml"
+    file.write_text(PLACES)
+    return chart(file=file)
+
+
+def test_objects_with_places_and_access_fit_their_types(placed: dict[tuple[str, str], Manifest]) -> None:
+    pytest.importorskip("kubernetes", reason="Kubernetes' types come from its Python client")
+    from support.manifests.types import check
+
+    assert {name: check(one) for name, one in placed.items() if check(one)} == {}
+
+
+def test_pods_run_where_the_values_say(placed: dict[tuple[str, str], Manifest]) -> None:
+    for name, group in groups_of(placed).items():
+        spec = group["template"]["spec"]
+        assert spec["nodeSelector"] == {"disk": "fast"}, name
+        assert spec["tolerations"] == [
+            {"key": "queue", "operator": "Equal", "value": "messages", "effect": "NoSchedule"}
+        ]
+        assert (spec["priorityClassName"], spec["imagePullSecrets"]) == ("high", [{"name": "registry"}])
+        assert group["template"]["metadata"]["annotations"] == {"team": "data"}
+    job = placed["RayJob", "magnetar-start"]["spec"]["submitterPodTemplate"]["spec"]
+    assert job["imagePullSecrets"] == [{"name": "registry"}]
+
+
+def test_clients_and_administrators_come_in_where_the_values_say(placed: dict[tuple[str, str], Manifest]) -> None:
+    service = placed["Service", "magnetar"]
+    assert service["metadata"]["annotations"] == {"cloud": "internal"}
+    assert (service["spec"]["type"], service["spec"]["loadBalancerSourceRanges"]) == ("LoadBalancer", ["10.0.0.0/8"])
+    ingress = placed["Ingress", "magnetar-admin"]
+    assert ingress["metadata"]["annotations"] == {"one": "two"}
+    assert ingress["spec"]["ingressClassName"] == "nginx"
+    assert ingress["spec"]["tls"] == [{"hosts": ["magnetar.example.com"], "secretName": "admin-tls"}]
+    (rule,) = ingress["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert (rule["host"], path["backend"]["service"]["name"]) == ("magnetar.example.com", "magnetar-admin")
+    settings = placed["ConfigMap", "magnetar-settings"]["data"]["settings.properties"]
+    assert re.search(r"^webServiceAllowedHosts=.*,magnetar\.example\.com$", settings, re.MULTILINE)
+    rules = {
+        name: placed["NetworkPolicy", f"magnetar-{name}"]["spec"]["ingress"][0]["from"] for name in ("admin", "metrics")
+    }
+    monitoring = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+    assert rules["admin"][1:] == [monitoring, {"namespaceSelector": {"matchLabels": {"name": "ingress"}}}]
+    assert rules["metrics"] == [monitoring]
+
+
 EQUAL = r"(are equal|must be unique)"
 UNKNOWN = r"[Aa]dditional propert\w+ '?{}'? (is )?not allowed"
 TYPE = r"(want|Expected:) {}"
@@ -279,6 +365,12 @@ PATTERN = r"not match pattern"
         ("redis.address=redis", "redis.address", PATTERN),
         ("jobs.start=yes", "jobs.start", TYPE.format("boolean")),
         ("settings.two\\.words=1", "settings", UNKNOWN.format("two.words")),
+        ("settings.fooBar=1", "settings", UNKNOWN.format("fooBar")),
+        ("settings.brokerDeduplicationEnabled=2", "settings.brokerDeduplicationEnabled", TYPE.format("boolean")),
+        ("service.type=Public", "service.type", "must be one of"),
+        ("head.tolerations[0].effect=Never", "head.tolerations.0.effect", "must be one of"),
+        ("ingress.enabled=true", "ingress.host", "is empty: name the host"),
+        ("autoscaler.enabled=false", "brokers.maxPods", "is 10, not brokers.pods, 2: without autoscaler.enabled"),
         ("replicas=3", "", UNKNOWN.format("replicas")),
         ("brokers.maxPods=1", "brokers.maxPods", "is 1, less than brokers.pods, 2"),
     ],
@@ -334,6 +426,10 @@ def test_the_schema_has_every_value_and_takes_the_defaults() -> None:
     for name, one in defaults.items():
         if isinstance(one, dict) and name != "settings":
             assert set(schema["properties"][name]["properties"]) == set(one), name
+
+
+def test_the_schema_has_the_settings_as_they_are_declared() -> None:
+    assert SCHEMA.read_text() == chart_schema(), "run `make reference`"
 
 
 def test_the_chart_has_the_version_of_magnetar() -> None:
