@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from . import exceptions as exceptions
+    from . import functions as functions
+    from . import schema as schema
     from . import spark as spark
+    from . import tableview as tableview
     from .client.aio.client import AsyncClient as AsyncClient
     from .client.aio.consumer import AsyncConsumer as AsyncConsumer
     from .client.aio.producer import AsyncProducer as AsyncProducer
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from .client.core.configuration import PartitionsRoutingMode as PartitionsRoutingMode
     from .client.core.configuration import ProducerAccessMode as ProducerAccessMode
     from .client.core.configuration import RegexSubscriptionMode as RegexSubscriptionMode
+    from .client.core.configuration import SubscriptionMode as SubscriptionMode
     from .client.core.failover_events import ConsumerEventListener as ConsumerEventListener
     from .client.core.interceptors import ConsumerInterceptor as ConsumerInterceptor
     from .client.core.interceptors import ProducerInterceptor as ProducerInterceptor
@@ -171,6 +175,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "PartitionsRoutingMode",
         "ProducerAccessMode",
         "RegexSubscriptionMode",
+        "SubscriptionMode",
     ),
     "client.core.failover_events": ("ConsumerEventListener",),
     "client.core.key_shared_policy": ("ConsumerKeySharedPolicy", "KeySharedMode"),
@@ -262,13 +267,38 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "UnsupportedVersionError",
     ),
 }
-_MODULES = ("exceptions", "spark")
+_MODULES = ("exceptions", "functions", "schema", "spark", "tableview")
 _ALIASES = {"PulsarException": "MagnetarError"}
 """The official client's name for the root of all errors."""
 
+_ABSENT = (
+    "Authentication",
+    "AuthenticationAthenz",
+    "AuthenticationBasic",
+    "AuthenticationOauth2",
+    "AuthenticationTLS",
+    "AuthenticationToken",
+    "AutoClusterFailover",
+    "BatchReceivePolicy",
+    "ConsoleLogger",
+    "Context",
+    "DeadLetterPolicyBuilder",
+    "FileLogger",
+    "Function",
+    "IdentitySerDe",
+    "KeySharedPolicy",
+    "LoggerLevel",
+    "MessageBatch",
+    "PickleSerDe",
+    "SerDe",
+    "ServiceInfo",
+    "ServiceInfoProvider",
+)
+"""Names of the official client whose features do not exist here; see `client.core.absent`."""
+
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted([*_HOME_OF, *_MODULES, *_ALIASES])  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted([*_HOME_OF, *_MODULES, *_ALIASES, *_ABSENT])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -277,6 +307,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f".{_HOME_OF[wanted]}", __name__), wanted)
     elif wanted == "__version__":
         value = import_module(".protocol.names", __name__).VERSION
+    elif wanted in _ABSENT:
+        value = import_module(".client.core.absent", __name__).absent(wanted)
     elif wanted in _MODULES:
         value = import_module(f".{wanted}", __name__)
     else:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from contextlib import redirect_stdout, suppress
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -61,7 +62,13 @@ WaitOption = Annotated[
 @app.callback()
 def main_command(context: typer.Context) -> None:
     """Apache Pulsar's messaging system on Ray."""
-    context.obj = Finder(_find)
+    context.obj = Finder(cache(_find), _unkept)
+
+
+def _unkept(admin_url: str, topic: str) -> str:
+    from .admin.keeping import unkept
+
+    return unkept(admin_url, topic)
 
 
 def _find() -> RunningCluster:
@@ -83,7 +90,8 @@ def start(
     data_dir: DataDirectory = None,
     host: Annotated[str, typer.Option(help="Address to bind to. 0.0.0.0 uses all nodes of Ray.")] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="Port of the first broker; each further broker takes the next port. 0 = any free port.")
+        int,
+        typer.Option(help="Port of the first broker; each further one takes the next, but not 6651. 0 = any free."),
     ] = 6650,
     admin_port: Annotated[int, typer.Option(help="Port of the admin HTTP. 0 = any free port.")] = 8080,
     ensemble: Annotated[

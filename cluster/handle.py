@@ -30,7 +30,7 @@ class Cluster(ABC):
 
     @property
     def service_url(self) -> str:
-        """One URL with all brokers, as every Pulsar client takes it: `pulsar://host:6650,host:6651`."""
+        """One URL with all brokers, as every Pulsar client takes it: `pulsar://host:6650,host:6652`."""
         return "pulsar://" + ",".join(url.removeprefix("pulsar://") for url in self.service_urls)
 
     def client(self, **options: Any) -> "Client":

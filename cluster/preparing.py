@@ -9,6 +9,7 @@ from ..actors.desired.planner import Machine, Observed, RunOn, WaitFor, check_co
 from ..actors.desired.record import DesiredState
 from ..actors.processes.plan import ClusterPlan, Layout, is_wildcard
 from ..protocol.errors import ClusterError
+from ..protocol.names import broker_id, port_of_broker
 from ..runtime.environment import Environment
 from ..runtime.settings.declarations import Settings
 from ..storage.metadata import keys as metadata_keys
@@ -146,13 +147,14 @@ def _choose_ports(options: StartOptions, data_directory: str) -> Layout:
     free_host = "127.0.0.1" if is_wildcard(probe_host) else probe_host
     brokers = options.brokers or 1
     port = options.port or free_range(free_host, max(brokers, BROKER_PORTS_FREE))
-    taken = range(port, port + max(brokers, BROKER_PORTS_FREE))
+    ports = [port_of_broker(port, number + 1) for number in range(brokers)]
+    taken = range(port, port + 1 + max(brokers, BROKER_PORTS_FREE))
     spare = [one for one in free_ports(free_host, len(taken) + 2) if one not in taken]
     admin_port = options.admin_port or spare[0]
-    for number in range(brokers):
-        check_free(probe_host, port + number, f"broker-{number + 1}", "--port")
+    for number, one in enumerate(ports, 1):
+        check_free(probe_host, one, broker_id(number), "--port")
     check_free(probe_host, admin_port, "the admin HTTP", "--admin-port")
-    if port <= admin_port < port + brokers:
+    if admin_port in ports:
         raise ClusterError(
             f"a broker and the admin HTTP were both given port {admin_port}: choose another --admin-port"
         )

@@ -35,7 +35,8 @@ def start(
             the highest numbers drain.
         data_dir: Where everything lies, on every node. By default $MAGNETAR_DATA_DIR or ~/.local/share/magnetar.
         host: Address to bind to. 0.0.0.0 uses all nodes of Ray, anything else only this one.
-        port: Port of broker-1; broker-2 listens on the next one, and so on. 0 takes any free ones.
+        port: Port of broker-1; broker-2 listens on the next one, and so on. 6651, Pulsar's port for TLS, is left
+            out. 0 takes any free ones.
         admin_port: Port of the admin HTTP. 0 takes any free one.
         ensemble: `ensemble/write quorum/ack quorum`, 3/3/2 by default.
         settings: Settings by the names that `magnetar settings` lists.

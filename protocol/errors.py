@@ -10,6 +10,9 @@ Two class attributes say how an error looks to others:
   number.
 - `retriable`: whether the *same* operation may succeed after a pause, although nothing was changed.
 
+Some are also what Python calls such an error, so that a program may catch it by either name. A time-out is a
+`TimeoutError`, a failed connection is a `ConnectionError`, and an impossible value is a `ValueError`.
+
 Names equal those of the official Python client wherever it has the error. `OutcomeUnknown` and `EntryUnknown` are no
 plain failures: after them the operation may have been executed.
 """
@@ -69,7 +72,7 @@ from .storage_errors import RecoveryFailed as RecoveryFailed
 # ---- What happens on the client's side ----
 
 
-class Timeout(MagnetarError):
+class Timeout(MagnetarError, TimeoutError):
     """The operation did not end within its time-out; it may have been executed.
 
     What to do: Try again. A message whose send timed out may be stored already; if you send it again, consumers may get
@@ -79,7 +82,7 @@ class Timeout(MagnetarError):
     retriable = True
 
 
-class ConnectError(MagnetarError):
+class ConnectError(MagnetarError, ConnectionError):
     """No connection could be made.
 
     What to do: Check the service URL and that the cluster runs (`magnetar status`).
@@ -88,7 +91,7 @@ class ConnectError(MagnetarError):
     retriable = True
 
 
-class ConnectionClosed(MagnetarError):
+class ConnectionClosed(MagnetarError, ConnectionError):
     """The connection ended while the operation waited for an answer.
 
     What to do: Try again: the client connects again by itself.
@@ -97,7 +100,7 @@ class ConnectionClosed(MagnetarError):
     retriable = True
 
 
-class NotConnected(MagnetarError):
+class NotConnected(MagnetarError, ConnectionError):
     """There is no connection at the moment.
 
     What to do: Try again: the client connects again by itself.
@@ -113,7 +116,7 @@ class AlreadyClosed(MagnetarError):
     """
 
 
-class InvalidConfiguration(MagnetarError):
+class InvalidConfiguration(MagnetarError, ValueError):
     """An argument or option is impossible or contradicts another.
 
     What to do: Correct the argument that the message names.
@@ -122,7 +125,7 @@ class InvalidConfiguration(MagnetarError):
     server_error = 22
 
 
-class InvalidUrl(MagnetarError):
+class InvalidUrl(MagnetarError, ValueError):
     """The text is not a service URL.
 
     What to do: Write `pulsar://host:port`, or several as `pulsar://host1:port,host2:port`.
@@ -358,7 +361,7 @@ class StorageFailed(MagnetarError):
     server_error = 2
 
 
-class SettingError(MagnetarError):
+class SettingError(MagnetarError, ValueError):
     """A setting is unknown or has an impossible value.
 
     What to do: Correct the setting that the message names; `magnetar settings` lists all.

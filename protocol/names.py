@@ -45,6 +45,16 @@ def broker_id(number: int) -> str:
     return f"{ROLE_BROKER}-{number}"
 
 
+TLS_PORT = 6651
+"""Pulsar's port for TLS. A broker without TLS there would leave clients with `pulsar+ssl://` without an answer."""
+
+
+def port_of_broker(first_port: int, number: int) -> int:
+    """The port of the broker with that number: one after the other from that of broker-1 on, without `TLS_PORT`."""
+    port = first_port + number - 1
+    return port + 1 if first_port < TLS_PORT <= port else port
+
+
 def actor_name(node_id: str) -> str:
     """The Ray actor's name of a node: `magnetar-bookie-1` for `bookie-1`."""
     return f"magnetar-{node_id}"

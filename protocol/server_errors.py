@@ -191,7 +191,7 @@ class ProducerBusy(MagnetarError):
     server_error = 16
 
 
-class InvalidTopicName(MagnetarError):
+class InvalidTopicName(MagnetarError, ValueError):
     """The text is not a topic name.
 
     What to do: Write `topic` or `persistent://tenant/namespace/topic`.

@@ -120,6 +120,12 @@ class Pause(enum.Flag):
     WRITES = enum.auto()
 
 
+TLS_HANDSHAKE = b"\x16\x03"
+"""How a TLS connection begins: a record of the handshake, of TLS 1 or SSL 3. No frame of Pulsar's is so large."""
+TLS_ALERT = bytes((21, 3, 1, 0, 2, 2, 40))
+"""A record with a fatal alert, handshake_failure, as RFC 5246 and RFC 8446 have it."""
+
+
 class ServerConnection(asyncio.Protocol):
     """See the module. Made by a listening socket of the broker."""
 
@@ -192,11 +198,22 @@ class ServerConnection(asyncio.Protocol):
                 else:
                     self._handle(command)
         except ProtocolError as error:
-            logger.warning("the connection of %s is closed: %s", self.remote_address, error)
+            if self.state is ServerConnectionState.NEW and data.startswith(TLS_HANDSHAKE):
+                self._refuse_tls()
+            else:
+                logger.warning("the connection of %s is closed: %s", self.remote_address, error)
             self.close()
         except Exception:
             logger.exception("the connection of %s is closed after an unexpected error", self.remote_address)
             self.close()
+
+    def _refuse_tls(self) -> None:
+        """The client speaks TLS. Only an alert of TLS ends its attempt: after a mere close it would try again."""
+        logger.warning(
+            "%s speaks TLS, which brokers do not have yet: its client has to use pulsar:// in place of pulsar+ssl://",
+            self.remote_address,
+        )
+        self.write(TLS_ALERT)
 
     def pause_writing(self) -> None:
         self.writable = False

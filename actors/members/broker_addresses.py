@@ -36,7 +36,8 @@ def reach(brokers: Iterable[BrokerInfo], url: str, listener: str) -> Reach:
     found = data.get("listeners", {}).get(listener)
     if found is None:
         raise ServiceUnitNotReady(
-            f"the broker of this topic has no listener named {listener[:100]}: choose one of advertisedListeners",
+            # Pulsar's words: the C++ client and those on top of it know them, and do not try for 30 s.
+            f"the broker do not have {listener[:100]} listener",
             listener=True,
         )
     return Reach(found) if found.startswith(_DIRECT_PREFIX) else Reach(url, through_proxy=True)

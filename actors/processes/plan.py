@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from ...protocol.names import ADMIN_ID, COORDINATOR_ID, ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER, ROLE_COORDINATOR
+from ...protocol.names import (
+    ADMIN_ID,
+    COORDINATOR_ID,
+    ROLE_ADMIN,
+    ROLE_BOOKIE,
+    ROLE_BROKER,
+    ROLE_COORDINATOR,
+    port_of_broker,
+)
 from ...runtime.rpc.keys import NodeKeys, RootKeys
 from ...runtime.settings.declarations import Settings
 from ..desired.planner import Machine
@@ -85,7 +93,7 @@ class Layout:
                 zone=machine.zone,
             )
         if role == ROLE_BROKER:
-            port = self.broker_port + int(number) - 1
+            port = port_of_broker(self.broker_port, int(number))
             return NodePlan(role, member, self.host, port, outer, ray_node_id=machine.ray_node_id)
         return NodePlan(ROLE_ADMIN, ADMIN_ID, self.host, self.admin_port, outer, ray_node_id=machine.ray_node_id)
 

@@ -112,6 +112,10 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def __repr__(self) -> str:
+        where = self.configuration.service_url or "the cluster on this Ray"
+        return f"<{type(self).__name__} of {where}, {'closed' if self._closed else 'open'}>"
+
     def __reduce__(self) -> tuple[object, ...]:
         return (_client, (asdict(self.configuration),))
 

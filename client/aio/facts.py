@@ -1,14 +1,29 @@
 """What producers and consumers say about themselves, the same in both faces."""
 
+from ...protocol.errors import AlreadyClosed, MagnetarError
 from ..consuming.topic_consumer import TopicConsumer
 from ..producing.topic_producer import TopicProducer
 from ..statistics.figures import ConsumerStats, ProducerStats
+
+
+def state_text(failure: MagnetarError | None, connected: bool) -> str:
+    """What the representation of a face says of its state."""
+    if failure is not None:
+        return "closed" if isinstance(failure, AlreadyClosed) else f"failed: {failure}"
+    return "connected" if connected else "not connected"
 
 
 class ProducerFacts:
     """For the faces of a producer."""
 
     _producer: TopicProducer
+
+    def __repr__(self) -> str:
+        if "_producer" not in self.__dict__:  # it came out of a pickle, and asking would open it
+            return f"<{type(self).__name__}, not opened yet>"
+        made = self._producer
+        state = state_text(made.failure, made.is_connected)
+        return f"<{type(self).__name__} {made.producer_name!r} on {made.topic.full}, {state}>"
 
     def topic(self) -> str:
         """Return the full name of the topic.
@@ -55,6 +70,14 @@ class ConsumerFacts:
     """For the faces of a consumer."""
 
     _consumer: TopicConsumer
+
+    def __repr__(self) -> str:
+        if "_consumer" not in self.__dict__:  # as for producers
+            return f"<{type(self).__name__}, not opened yet>"
+        made = self._consumer
+        kind, name = made.configuration.consumer_type.name, made.configuration.subscription_name
+        state = state_text(made.receive_queue.failure, made.is_connected)
+        return f"<{type(self).__name__} of {kind} subscription {name!r} on {made.topic_text}, {state}>"
 
     def topic(self) -> str:
         """Return the full name of the topic.

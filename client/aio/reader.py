@@ -19,6 +19,7 @@ from ..core.configuration import ConsumerConfiguration, InitialPosition, ReaderC
 from ..core.context import Core
 from ..core.message_id import MessageId
 from .consumer import AsyncConsumer
+from .facts import state_text
 from .hash_ranges import key_hash
 from .listeners import reader_has_listener
 
@@ -175,6 +176,13 @@ class ReaderFacts:
     """What a reader says about itself, the same in both faces."""
 
     _reader: TopicReader
+
+    def __repr__(self) -> str:
+        if "_reader" not in self.__dict__:  # it came out of a pickle, and asking would open it
+            return f"<{type(self).__name__}, not opened yet>"
+        made = self._reader.consumer
+        state = state_text(made.receive_queue.failure, made.is_connected)
+        return f"<{type(self).__name__} {made.configuration.subscription_name!r} on {made.topic_text}, {state}>"
 
     def topic(self) -> str:
         """Return the full name of the topic.

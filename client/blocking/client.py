@@ -119,6 +119,10 @@ class Client:
             # For clients that are not closed: end the thread before the interpreter ends.
             self._finalizer = weakref.finalize(self, self.running.stop)
 
+    def __repr__(self) -> str:
+        where = self.configuration.service_url or "the cluster on this Ray"
+        return f"<{type(self).__name__} of {where}, {'closed' if self._closed else 'open'}>"
+
     def __reduce__(self) -> tuple[object, ...]:
         return (_client, (asdict(self.configuration),))
 

@@ -5,8 +5,10 @@ CONNECTING again when the connection ends or the broker closes the consumer, whi
 stays so while the broker refuses, as while the topic is deleted: it may be created again.
 
 A durable subscription gets everything unacknowledged again from its new broker, so its queue is emptied at each
-SUBSCRIBE (`generation` makes what was queued void). A non-durable one goes on after the last entry that arrived, and
-keeps its queue: no message twice, none left out.
+SUBSCRIBE (`generation` makes what was queued void). A non-durable Exclusive or Failover one, as a reader has it, goes
+on after the last entry that arrived. It keeps its queue: no message twice, none left out. A non-durable Shared one
+empties its queue, too, and names the first entry that it had queued. The broker begins there if the subscription has
+ended with its last consumer.
 
 Chunks become messages before they are queued (`chunk_receiver`).
 
@@ -99,6 +101,8 @@ class PartitionConsumer:
         self.permits = Permits(self.registration, queue, queue_size, core.handover)
         self._entry_of = entry_kind(core, configuration)
         self._durable = start is None
+        self._keeps_queue = start is not None and configuration.consumer_type.keeps_order
+        """Whether it goes on after the last entry that arrived. Of a Shared subscription others may get that entry."""
         self.refused: Callable[[TopicName], None] | None = None
         """Told that the broker has no such topic any longer, or has it with partitions."""
         self.active_changed: Callable[[bool], None] | None = None
@@ -204,9 +208,9 @@ class PartitionConsumer:
         connection = self.registration.connection
         assert connection is not None
         self._missing = False
-        if self._durable:
+        if not self._keeps_queue:
             self._void_queue()
-            if not self._sought:
+            if self._durable and not self._sought:
                 # The seek that moved the subscription may have moved it back: from here on every message is wanted.
                 self._filter = None
             self._sought = False
@@ -246,13 +250,21 @@ class PartitionConsumer:
         if configuration.is_read_compacted:
             command.read_compacted = True
         if not self._durable:
-            command.start_message_id.CopyFrom(_start(self._last_arrived, self._filter))
+            command.start_message_id.CopyFrom(_start(self._resuming_at, self._filter))
         if self._epoch:
             command.consumer_epoch = self._epoch
         if configuration.consumer_type is ConsumerType.KeyShared:
             policy = configuration.key_shared_policy or ConsumerKeySharedPolicy()
             command.keySharedMeta.CopyFrom(policy.to_wire())
         return command
+
+    @property
+    def _resuming_at(self) -> tuple[int, int] | None:
+        """Of a non-durable subscription: the entry to go on with, None at the beginning."""
+        first = None if self._keeps_queue else self._receive_queue.first(self)
+        if first is None:
+            return self._last_arrived
+        return first.message_id().position if isinstance(first, Message) else first.position
 
     def _void_queue(self) -> int:
         self.generation += 1

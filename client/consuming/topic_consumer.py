@@ -28,7 +28,7 @@ from ...protocol.pulsar_pb2 import (
     CommandUnsubscribe,
 )
 from ...runtime.tasks import together
-from ..core.configuration import ConsumerConfiguration
+from ..core.configuration import ConsumerConfiguration, InitialPosition, SubscriptionMode
 from ..core.connection import Answer
 from ..core.context import Core
 from ..core.failover_events import FailoverEvents
@@ -84,6 +84,10 @@ class TopicConsumer:
         Raises InvalidTopicName, InvalidConfiguration.
         """
         self.configuration = configuration
+        if start is None and configuration.subscription_mode is SubscriptionMode.NonDurable:
+            # As in Pulsar's clients: where to begin is the client's to say, and it goes on there on each connection.
+            latest = configuration.initial_position is InitialPosition.Latest
+            start = StartFilter(MessageId.latest if latest else MessageId.earliest, False)
         self.receive_queue = ReceiveQueue(core.handover)
         if configuration.consumer_event_listener is not None:
             self.receive_queue.events = FailoverEvents()

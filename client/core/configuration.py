@@ -13,6 +13,7 @@ from typing import TypeAlias
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader, ProducerCryptoFailureAction
+from ..network.service_url import refuse_tls
 from ..schemas.given import as_schema
 from ..schemas.schema import Schema
 from .failover_events import ConsumerEventListener
@@ -20,7 +21,15 @@ from .interceptors import ConsumerInterceptor, ProducerInterceptor
 from .key_ranges import checked_ranges
 from .key_shared_policy import ConsumerKeySharedPolicy
 from .message_id import MessageId
-from .options import Options, WantedTopics, check_function, checked_topics, compiled_pattern, option
+from .options import (
+    OFFICIAL_MODULE,
+    Options,
+    WantedTopics,
+    check_function,
+    checked_topics,
+    compiled_pattern,
+    option,
+)
 from .outgoing_message import OutgoingMessage
 from .redelivery_backoff import RedeliveryBackoff, check_backoff
 
@@ -47,6 +56,13 @@ class InitialPosition(IntEnum):
 
     Latest = 0
     Earliest = 1
+
+
+class SubscriptionMode(IntEnum):
+    """Whether a subscription outlives its consumers. The names are those of the Java client."""
+
+    Durable = 0
+    NonDurable = 1
 
 
 class RegexSubscriptionMode(IntEnum):
@@ -198,6 +214,8 @@ class ClientConfiguration(Options):
     )
 
     def check(self) -> None:
+        if self.service_url is not None:
+            refuse_tls(self.service_url)
         if self.backoff_maximum_ms < self.backoff_initial_ms:
             raise InvalidConfiguration(
                 f"backoff_maximum_ms must be an integer of at least {self.backoff_initial_ms}, "
@@ -388,6 +406,11 @@ class ConsumerConfiguration(Options):
     consumer_event_listener: ConsumerEventListener | None = option(
         None, "Told when a Failover consumer becomes active or inactive."
     )
+    subscription_mode: SubscriptionMode = option(
+        SubscriptionMode.Durable,
+        "Whether the broker keeps the subscription and its backlog when the last consumer has left.",
+        choice=SubscriptionMode,
+    )
 
     def check(self) -> None:
         object.__setattr__(self, "schema", as_schema(self.schema))
@@ -479,6 +502,8 @@ class ReaderConfiguration(Options):
         object.__setattr__(self, "topic", topics)
         if self.key_hash_ranges is not None:
             object.__setattr__(self, "key_hash_ranges", checked_ranges(self.key_hash_ranges))
+        if type(self.start_message_id).__module__ in ("pulsar", OFFICIAL_MODULE):
+            object.__setattr__(self, "start_message_id", MessageId.wrap(self.start_message_id))
         if not isinstance(self.start_message_id, MessageId):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
             raise InvalidConfiguration(f"start_message_id must be a MessageId, not {self.start_message_id!r}")
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.pulsar_pb2 import IntRange, KeySharedMeta
+from .options import checked_choice
 
 SLOTS = 65536
 
@@ -37,10 +38,7 @@ class ConsumerKeySharedPolicy:
         allow_out_of_order_delivery: bool = False,
         sticky_ranges: Iterable[tuple[int, int]] | None = None,
     ) -> None:
-        if not isinstance(key_shared_mode, KeySharedMode):  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
-            raise InvalidConfiguration(
-                f"key_shared_mode must be a KeySharedMode, such as KeySharedMode.Sticky, not {key_shared_mode!r}"
-            )
+        key_shared_mode = checked_choice("key_shared_mode", key_shared_mode, KeySharedMode)
         if key_shared_mode is KeySharedMode.Sticky and sticky_ranges is None:
             raise InvalidConfiguration("KeySharedMode.Sticky needs sticky_ranges: give at least one pair of hashes")
         self._mode = key_shared_mode

@@ -16,6 +16,10 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast, overload
 from ...protocol.errors import InvalidConfiguration, OperationNotSupported
 
 T = TypeVar("T")
+Choice = TypeVar("Choice", bound=IntEnum)
+
+OFFICIAL_MODULE = "_pulsar"
+"""The native module of the official Python client, which its enumerations are of."""
 
 WantedTopics: TypeAlias = str | Sequence[str] | re.Pattern[str]
 """What a consumer may be told to take: one topic, several by name, or all that match a pattern."""
@@ -94,7 +98,7 @@ class Options:
             elif field.metadata["minimum"] is not None:
                 _check_range(field.name, value, field.metadata["minimum"])
             elif field.metadata["choice"] is not None:
-                _check_choice(field.name, value, field.metadata["choice"])
+                object.__setattr__(self, field.name, checked_choice(field.name, value, field.metadata["choice"]))
             elif field.metadata["text"]:
                 _check_text(field.name, value)
         self.check()
@@ -108,11 +112,20 @@ def _check_range(name: str, value: object, minimum: int) -> None:
         raise InvalidConfiguration(f"{name} must be an integer of at least {minimum}, not {value!r}")
 
 
-def _check_choice(name: str, value: object, kind: type[IntEnum]) -> None:
-    if not isinstance(value, kind):
-        raise InvalidConfiguration(
-            f"{name} must be a {kind.__name__}, such as {kind.__name__}.{next(iter(kind)).name}, not {value!r}"
-        )
+def checked_choice(name: str, value: object, kind: type[Choice]) -> Choice:
+    """The member of `kind` that is meant. A member of the official package's enumeration of that name is taken, too.
+
+    Raises InvalidConfiguration.
+    """
+    if isinstance(value, kind):
+        return value
+    if type(value).__module__ == OFFICIAL_MODULE and type(value).__name__ == kind.__name__:
+        found = kind.__members__.get(str(getattr(value, "name", "")))
+        if found is not None:
+            return found
+    raise InvalidConfiguration(
+        f"{name} must be a magnetar.{kind.__name__}, such as {kind.__name__}.{next(iter(kind)).name}, not {value!r}"
+    )
 
 
 def check_function(name: str, value: object) -> None:

@@ -304,8 +304,8 @@ class PartitionProducer:
                     raise stopped
                 entries = self._encoder.encode(batch, now_ms)
             except (MagnetarError, TypeError, ValueError) as error:
-                unfit = isinstance(error, TypeError | ValueError)
-                refusal = InvalidMessage(f"the message cannot be encoded: {error}") if unfit else error
+                ours = isinstance(error, MagnetarError)
+                refusal = error if ours else InvalidMessage(f"the message cannot be encoded: {error}")
                 self._tell(batch, refusal)
                 for flush in batch.flushes or ():
                     flush.error = flush.error or refusal

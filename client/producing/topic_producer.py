@@ -219,6 +219,12 @@ class TopicProducer:
         return next((producer.name for producer in self.producers if producer.name), "")
 
     @property
+    def failure(self) -> MagnetarError | None:
+        """Why nothing can be published any longer; None as long as one partition takes messages."""
+        failures = [producer.outbox.failure for producer in self.producers]
+        return None if None in failures else failures[0]
+
+    @property
     def last_sequence_id(self) -> int:
         """The highest sequence id that has its receipt, −1 if none."""
         return max(producer.last_sequence_id for producer in self.producers)

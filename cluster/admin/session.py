@@ -45,8 +45,9 @@ class Refused(ClusterError):
 class AdminSession:
     """Sends requests to one admin HTTP."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url
+        self._timeout_s = timeout_s
         # The addresses of a cluster are its own: a proxy of the environment does not know them.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
@@ -61,7 +62,7 @@ class AdminSession:
         headers = {"Accept": "application/json", **({} if data is None else {"Content-Type": "application/json"})}
         request = urllib.request.Request(url, data=data, headers=headers, method=method)
         try:
-            with self._opener.open(request, timeout=TIMEOUT_S) as found:
+            with self._opener.open(request, timeout=self._timeout_s) as found:
                 answer = cast("http.client.HTTPResponse", found)
                 return AdminAnswer(answer.read(ANSWER_SIZE_MAX_BYTES), dict(answer.headers.items()))
         except urllib.error.HTTPError as error:

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ...protocol.errors import InvalidConfiguration
-from ..terminal.addresses import Finder, admin_url_of
+from ..terminal.addresses import ADMIN_URL_VARIABLE, Finder, admin_url_of
 from ..terminal.failures import clear_errors
 from .nouns import NOUNS
 
@@ -24,7 +24,7 @@ AdminUrl = Annotated[
     str | None,
     typer.Option(
         "--admin-url",
-        envvar="MAGNETAR_ADMIN_URL",
+        envvar=ADMIN_URL_VARIABLE,
         metavar="URL",
         help="The admin HTTP, as http://host:port. By default that of the running cluster.",
     ),

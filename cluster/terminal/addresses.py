@@ -3,6 +3,7 @@
 Only the search for a running cluster needs Ray. A command that was given a URL never loads it.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Protocol
@@ -12,6 +13,7 @@ import typer
 
 from ...protocol.errors import InvalidUrl
 
+ADMIN_URL_VARIABLE = "MAGNETAR_ADMIN_URL"
 ServiceUrl = Annotated[
     str | None,
     typer.Option(
@@ -48,11 +50,20 @@ class Finder:
 
     find: Callable[[], RunningCluster]
     """Raises ClusterError when no cluster runs."""
+    unkept: Callable[[str, str], str] | None = None
+    """From an admin URL and a topic: what to tell somebody who has just published there, empty for nothing."""
 
 
 def service_url_of(context: typer.Context, given: str | None) -> str:
     """The service URL that a command uses. Raises ClusterError."""
     return given or context.ensure_object(Finder).find().service_url
+
+
+def unkept_notice(context: typer.Context, given: str | None, topic: str) -> str:
+    """That nothing keeps what was published to a topic. Empty if something does, or the admin's address is unknown."""
+    finder = context.ensure_object(Finder)
+    url = os.environ.get(ADMIN_URL_VARIABLE) or ("" if given else finder.find().admin_url)
+    return finder.unkept(url, topic) if url and finder.unkept is not None else ""
 
 
 def admin_url_of(finder: Finder, given: str | None) -> str:

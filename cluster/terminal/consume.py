@@ -11,7 +11,7 @@ import typer
 from ...protocol.errors import InvalidConfiguration
 from .addresses import ListenerName, ServiceUrl, service_url_of
 from .failures import clear_errors
-from .words import SchemaUse, StartPosition, SubscriptionMode, SubscriptionTypeName
+from .words import SchemaUse, StartPosition, SubscriptionModeName, SubscriptionTypeName
 
 ConsumeTopic = Annotated[str, typer.Argument(help="The topic, in any form of its name; a pattern with --regex.")]
 ConsumeSubscription = Annotated[str, typer.Option("-s", "--subscription-name", help="The subscription.")]
@@ -21,7 +21,7 @@ ConsumeType = Annotated[
     typer.Option("-t", "--subscription-type", case_sensitive=False, help="Type of the subscription."),
 ]
 ConsumeMode = Annotated[
-    SubscriptionMode,
+    SubscriptionModeName,
     typer.Option("-m", "--subscription-mode", case_sensitive=False, help="Whether it outlives the command."),
 ]
 ConsumeBegin = Annotated[
@@ -56,7 +56,7 @@ def consume(
     subscription: ConsumeSubscription,
     number: ConsumeNumber = 1,
     kind: ConsumeType = SubscriptionTypeName.EXCLUSIVE,
-    mode: ConsumeMode = SubscriptionMode.DURABLE,
+    mode: ConsumeMode = SubscriptionModeName.DURABLE,
     position: ConsumeBegin = StartPosition.LATEST,
     regex: ConsumeRegex = False,
     hexadecimal: ConsumeHex = False,
@@ -74,8 +74,7 @@ def consume(
     with clear_errors():
         import uvloop
 
-        from ...client.core.configuration import ConsumerType, InitialPosition
-        from ...client.core.message_id import MessageId
+        from ...client.core.configuration import ConsumerType, InitialPosition, SubscriptionMode
         from ...client.schemas.automatic import AutoConsumeSchema
         from .keys import GivenKey
         from .receiving import Printing, receive
@@ -89,15 +88,10 @@ def consume(
             options["crypto_key_reader"] = GivenKey(private_key)
         if schema is SchemaUse.AUTO_CONSUME:
             options["schema"] = AutoConsumeSchema()
-        if mode is SubscriptionMode.NON_DURABLE:
-            if regex or kind is not SubscriptionTypeName.EXCLUSIVE:
-                raise InvalidConfiguration("a NonDurable subscription is Exclusive, and on one topic")
-            options["subscription_name"] = subscription
-            options["start_message_id"] = MessageId.latest if position is StartPosition.LATEST else MessageId.earliest
-        else:
-            options["subscription_name"] = subscription
-            options["consumer_type"] = ConsumerType[kind.client_name]
-            options["initial_position"] = InitialPosition[position.value]
+        options["subscription_name"] = subscription
+        options["consumer_type"] = ConsumerType[kind.client_name]
+        options["initial_position"] = InitialPosition[position.value]
+        options["subscription_mode"] = SubscriptionMode[mode.value]
         printing = Printing(number, rate, hide_content, hexadecimal, schema is SchemaUse.AUTO_CONSUME)
         topics = _pattern(topic) if regex else topic
         uvloop.run(receive(service_url_of(context, service_url), topics, options, printing, listener_name))

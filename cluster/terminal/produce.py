@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from ...protocol.errors import InvalidConfiguration
-from .addresses import ListenerName, ServiceUrl, service_url_of
-from .failures import clear_errors
+from .addresses import ListenerName, ServiceUrl, service_url_of, unkept_notice
+from .failures import clear_errors, errors
 
 ProduceTopic = Annotated[str, typer.Argument(help="The topic, in any form of its name.")]
 ProduceMessages = Annotated[
@@ -100,3 +100,6 @@ def produce(
             options |= {"encryption_key": key_name, "crypto_key_reader": GivenKey(public_key)}
         sending = Sending(topic, contents, times, rate, options)
         uvloop.run(send(service_url_of(context, service_url), sending, listener_name))
+        notice = unkept_notice(context, service_url, topic)
+        if notice:
+            errors.print(notice, highlight=False, soft_wrap=True)

@@ -17,7 +17,7 @@ class SubscriptionTypeName(StrEnum):
         return self.value.replace("_", "")
 
 
-class SubscriptionMode(StrEnum):
+class SubscriptionModeName(StrEnum):
     """Whether the subscription outlives the command."""
 
     DURABLE = "Durable"

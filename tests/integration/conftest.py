@@ -88,7 +88,8 @@ def cluster(clusters: _Clusters) -> RayCluster:
 def greetings(cluster: RayCluster) -> Iterator[RayCluster]:
     """A cluster whose topic `greetings` holds two messages or more, and keeps them."""
     with cluster.client() as client:
-        client.subscribe("greetings", "keeper").close()
+        for name in ("keeper", "readers"):
+            client.subscribe("greetings", name).close()
         producer = client.create_producer("greetings")
         producer.send(b"hello")
         producer.send(b"again")

@@ -14,7 +14,7 @@ from magnetar.protocol.errors import SparkUnavailable
 from magnetar.spark.raydp_session import check_available
 
 README = (Path(__file__).resolve().parents[2] / "README.md").read_text()
-OFFICIAL_URL = "pulsar://127.0.0.1:6650,127.0.0.1:6651"
+OFFICIAL_URL = "pulsar://127.0.0.1:6650,127.0.0.1:6652"
 
 
 def example(name: str) -> str:
@@ -47,7 +47,8 @@ def test_with_the_official_client(greetings: RayCluster, capsys: pytest.CaptureF
     code = example("official")
     assert OFFICIAL_URL in code
     scope = run(code.replace(OFFICIAL_URL, greetings.service_url))
-    scope["client"].close()
+    with pytest.raises(pulsar.AlreadyClosed):  # the example closes it
+        scope["client"].close()
     assert "hello" in capsys.readouterr().out
 
 

@@ -174,10 +174,10 @@ async def test_a_lookup_answers_the_address_of_a_listener_by_query_or_header() -
                 assert status == 200 and answer["httpUrl"].startswith("http://"), (query, headers)
                 assert answer["brokerUrl"] == answer["nativeUrl"] == listeners["outside"]
             for name, reason in [
-                ("inside", "no listener named inside"),
+                ("inside", "do not have inside listener"),
                 ("web", "forward the connections of the listener web"),
-                ("%F0%9F%90%B0" * 200, "no listener named"),
-                ("%00", "no listener named"),
+                ("%F0%9F%90%B0" * 200, "do not have"),
+                ("%00", "do not have"),
             ]:
                 status, answer = await http("GET", f"{path}?listenerName={name}")
                 assert status == 412 and reason in answer["reason"] and len(answer["reason"]) < 300

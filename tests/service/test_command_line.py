@@ -117,7 +117,32 @@ def test_a_non_durable_subscription_leaves_nothing_behind(magnetar: CommandLine)
         "b",
     ]
     assert magnetar.admin("topics", "subscriptions", "passing") == ["kept"]
-    assert "Exclusive" in magnetar.fails("consume", "passing", "-s", "x", "-m", "NonDurable", "-t", "Shared")
+    for kind in ("Shared", "Failover", "Key_Shared"):
+        arguments = ("consume", "passing", "-s", "x", "-m", "NonDurable", "-p", "Earliest", "-n", "2", "-t", kind)
+        assert contents(magnetar(*arguments)) == ["a", "b"]
+    assert magnetar.admin("topics", "subscriptions", "passing") == ["kept"]
+
+
+def test_produce_says_when_nothing_keeps_what_it_sends(magnetar: CommandLine) -> None:
+    """It says so where it can ask the admin; a subscription or a retention keeps messages."""
+    done = magnetar.run("produce", "kept-by-nothing", "-m", "a")
+    assert done.exit_code == 0 and done.stdout == "1 messages successfully produced\n"
+    (line,) = done.stderr.strip().splitlines()
+    assert "kept-by-nothing has no subscription and no retention" in line and "subscribe" in line
+    magnetar.admin("topics", "create-partitioned-topic", "-p", "2", "kept-by-nobody")
+    assert "no retention" in magnetar.run("produce", "kept-by-nobody", "-m", "a").stderr
+    assert "no retention" in magnetar.run("produce", "non-persistent://public/default/passing", "-m", "a").stderr
+    magnetar.admin("topics", "create-subscription", "-s", "s", "kept-by-nothing")
+    assert not magnetar.run("produce", "kept-by-nothing", "-m", "b").stderr
+    magnetar.admin("topics", "create", "kept-for-a-while")
+    magnetar.admin("topicPolicies", "set-retention", "-s", "1G", "-t", "1d", "kept-for-a-while")
+    assert not magnetar.run("produce", "kept-for-a-while", "-m", "a").stderr
+    magnetar.environment["MAGNETAR_ADMIN_URL"] = "http://127.0.0.1:1"
+    try:
+        done = magnetar.run("produce", "kept-by-nobody", "-m", "a")
+        assert done.exit_code == 0 and not done.stderr, "an admin that does not answer is no failure"
+    finally:
+        magnetar.environment["MAGNETAR_ADMIN_URL"] = magnetar.cluster.admin_url
 
 
 def test_a_pattern_takes_all_topics_that_match(magnetar: CommandLine) -> None:

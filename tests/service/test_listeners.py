@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,15 @@ def test_an_unknown_listener_is_not_ready_until_the_time_out(cluster: EmbeddedCl
             side.client.create_producer(TOPICS[0])
     with connect(cluster.service_url, face) as side:
         exchange(side, f"after-{face}")
+
+
+def test_the_official_client_knows_pulsars_words_and_does_not_try_again(cluster: EmbeddedCluster) -> None:
+    """The C++ client, which is below it, takes one text for final, and that text names a listener `test`."""
+    with connect(cluster.service_url, "official", listener_name="test", operation_timeout_seconds=30) as side:
+        begun = time.monotonic()
+        with pytest.raises(side.module.ConnectError):
+            side.client.create_producer(TOPICS[0])
+        assert time.monotonic() - begun < 15, "half of its time-out"
 
 
 async def test_a_named_listener_goes_before_that_of_the_socket(cluster: EmbeddedCluster) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import magnetar
+from magnetar.client.core.absent import Absent
 from magnetar.client.core.configuration import (
     ClientConfiguration,
     ConsumerConfiguration,
@@ -51,6 +52,8 @@ def python_api() -> str:
         if inspect.ismodule(value):
             if name == "spark":
                 parts += [_function(f"spark.{each}", getattr(value, each)) for each in value.__all__]
+        elif isinstance(value, Absent):
+            continue  # it raises OperationNotSupported, as the migration guide says
         elif inspect.isfunction(value):
             parts.append(_function(name, value))
         elif issubclass(value, enum.Enum):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-URL = "pulsar://127.0.0.1:6650,127.0.0.1:6651"
+URL = "pulsar://127.0.0.1:6650,127.0.0.1:6652"
 """What examples call a cluster; tests put the real one in."""
 ADMIN_URL = "http://127.0.0.1:8080"
 

@@ -2,20 +2,24 @@
 same places, and the same defaults; what is not here yet is refused by name."""
 
 import dataclasses
+import importlib
 import inspect
+import pickle
+import types
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import magnetar
+from magnetar.client.core.absent import Absent
 from magnetar.client.core.configuration import (
     ClientConfiguration,
     ConsumerConfiguration,
     ProducerConfiguration,
     ReaderConfiguration,
 )
-from magnetar.client.core.options import Options, refuse
+from magnetar.client.core.options import Options, checked_choice, refuse
 from magnetar.protocol.errors import InvalidConfiguration, MagnetarError, OperationNotSupported
 
 pulsar = pytest.importorskip("pulsar")
@@ -80,7 +84,7 @@ BY_NAME = {
     "ack_group_time_ms", "ack_group_max", "max_pending_chunked_message", "initial_subscription_name",
     "auto_ack_oldest_chunked_message_on_queue_full", "expire_time_of_incomplete_chunked_message_ms",
     "enable_retry", "retry_letter_topic", "consumer_event_listener", "crypto_failure_action", "priority_level",
-    "interceptors", "stop_on_failure",
+    "interceptors", "stop_on_failure", "subscription_mode",
     "key_hash_ranges", "subscription_name",
     "ack_receipt_enabled", "ack_timeout_tick_time_ms",
     "ack_timeout_redelivery_backoff", "negative_ack_redelivery_backoff",
@@ -132,27 +136,109 @@ def test_an_option_that_does_not_exist_is_a_type_error() -> None:
             face("pulsar://127.0.0.1:1", conection_timeout_ms=1)
 
 
-LATER = {  # features that are not here yet, with the classes that configure them
-    "Authentication", "AuthenticationAthenz", "AuthenticationBasic", "AuthenticationOauth2", "AuthenticationTLS",
-    "AuthenticationToken", "AutoClusterFailover",
-    "DeadLetterPolicyBuilder",
-    "ServiceInfo", "ServiceInfoProvider", "schema", "tableview",
-}  # fmt: skip
-LOGGERS = {"ConsoleLogger", "FileLogger", "LoggerLevel"}
-"""What there is to log goes to the standard `logging`."""
-FUNCTIONS = {"Context", "Function", "IdentitySerDe", "PickleSerDe", "SerDe", "functions"}
-"""Pulsar Functions are a system of their own."""
-ASYNCIO = {"asyncio"}
-"""Its clients for coroutines are `AsyncClient` and what that makes."""
-INTERNAL = {"BatchReceivePolicy", "KeySharedPolicy", "MessageBatch"}
-"""Native halves of classes that applications do not make."""
-NOT_ITS_OWN = {"Callable", "List", "Optional", "Tuple", "Union", "logging", "re", "timedelta"}
-"""The official module imports these from the standard library."""
+NOT_ITS_OWN = {"Callable", "List", "Optional", "Tuple", "Union", "asyncio", "logging", "re", "timedelta"}
+"""The official module imports these from the standard library, or the application has imported them into it."""
 
 
-def test_names_of_the_official_client_are_here_but_those_listed() -> None:
-    theirs = {name for name in dir(pulsar) if not name.startswith("_")}
-    assert theirs - set(magnetar.__all__) == LATER | LOGGERS | FUNCTIONS | ASYNCIO | INTERNAL | NOT_ITS_OWN
+def test_every_public_name_of_the_official_package_is_here() -> None:
+    theirs = {name for name in dir(pulsar) if not name.startswith("_")} - NOT_ITS_OWN
+    assert len(theirs) > 90 and theirs - set(magnetar.__all__) == set()
+    for name in theirs:
+        ours = getattr(magnetar, name)
+        if isinstance(ours, Absent):
+            check_absent(ours, name)
+
+
+@pytest.mark.parametrize("name", ["schema", "functions", "exceptions", "tableview"])
+def test_every_public_name_of_its_modules_is_here(name: str) -> None:
+    theirs = importlib.import_module(f"pulsar.{name}")
+    ours = importlib.import_module(f"magnetar.{name}")
+    assert getattr(magnetar, name) is ours
+    modules = [theirs, *(importlib.import_module(f"pulsar.functions.{one}") for one in FUNCTION_MODULES)]
+    own = {
+        key
+        for module in (modules if name == "functions" else [theirs])
+        for key, value in vars(module).items()
+        if str(getattr(value, "__module__", "")).split(".")[0] in ("pulsar", "_pulsar") and not key.startswith("_")
+    }
+    assert own and own - {"Schema"} <= set(ours.__all__)
+    for key in own & set(ours.__all__):
+        value = getattr(ours, key)
+        if isinstance(value, Absent):
+            check_absent(value, key)
+
+
+FUNCTION_MODULES = ("context", "function", "serde")
+
+
+def check_absent(ours: Any, name: str) -> None:
+    """It may be imported, shown and named in annotations. Whoever uses it is told what is missing, and why."""
+    assert repr(ours) and (ours | None) and not isinstance(3, ours) and not hasattr(ours, "__wrapped__")
+    for use in (lambda: ours("a", b=1), lambda: ours.Info, lambda: types.new_class("Own", (ours,))):
+        with pytest.raises(OperationNotSupported, match=rf"^{name} is not supported: .+") as refused:
+            use()
+        assert len(str(refused.value)) > len(name) + 40, "it says why, and what to do"
+
+
+ENUMERATIONS = [name for name in dir(pulsar) if hasattr(getattr(pulsar, name), "__members__") and name != "LoggerLevel"]
+
+
+@pytest.mark.parametrize("name", ENUMERATIONS)
+def test_members_of_official_enumerations_are_taken_for_ours(name: str) -> None:
+    kind = getattr(magnetar, name)
+    for member, value in getattr(pulsar, name).__members__.items():
+        assert checked_choice("it", value, kind) is kind[member]
+        other = pulsar.BatchingType.KeyBased if name != "BatchingType" else pulsar.ConsumerType.Shared
+        for wrong in (int(value), member, other):
+            with pytest.raises(InvalidConfiguration, match=f"it must be a magnetar.{name}"):
+                checked_choice("it", wrong, kind)
+
+
+def test_options_take_official_enumerations_and_ids() -> None:
+    consumer = ConsumerConfiguration.of(
+        {"topic": "t", "subscription_name": "s", "consumer_type": pulsar.ConsumerType.KeyShared}
+        | {"initial_position": pulsar.InitialPosition.Earliest}
+    )
+    assert consumer.consumer_type is magnetar.ConsumerType.KeyShared
+    assert consumer.initial_position is magnetar.InitialPosition.Earliest
+    producer = ProducerConfiguration.of({"topic": "t", "compression_type": pulsar.CompressionType.ZLib})
+    assert producer.compression_type is magnetar.CompressionType.ZLIB
+    for theirs, ours in (
+        (pulsar.MessageId.earliest, magnetar.MessageId.earliest),
+        (pulsar.MessageId.latest, magnetar.MessageId.latest),
+        (pulsar.MessageId(3, 1, 2, 4), magnetar.MessageId(3, 1, 2, 4)),
+    ):
+        assert ReaderConfiguration.of({"topic": "t", "start_message_id": theirs}).start_message_id == ours
+    policy = magnetar.ConsumerKeySharedPolicy(pulsar.KeySharedMode.Sticky, False, [(0, 65535)])
+    assert policy.key_shared_mode is magnetar.KeySharedMode.Sticky
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        ("Timeout", TimeoutError),
+        ("ConnectError", ConnectionError),
+        ("ConnectionClosed", ConnectionError),
+        ("NotConnected", ConnectionError),
+        ("InvalidConfiguration", ValueError),
+        ("InvalidUrl", ValueError),
+        ("InvalidTopicName", ValueError),
+        ("SettingError", ValueError),
+    ],
+)
+def test_errors_are_what_python_calls_them_too(error: str, builtin: type[Exception]) -> None:
+    kind = getattr(magnetar, error)
+    with pytest.raises(builtin, match="why") as raised:
+        raise kind("why", detail=[1])
+    copy = pickle.loads(pickle.dumps(raised.value))
+    assert type(copy) is kind and str(copy) == "why" and copy.details == {"detail": [1]} and copy.message == "why"
+    assert str(kind()) == error
+
+
+def test_a_service_url_with_tls_is_refused_with_the_reason() -> None:
+    for face in (magnetar.Client, magnetar.AsyncClient):
+        with pytest.raises(OperationNotSupported, match=r"asks for TLS, which .* do not have yet: use pulsar://"):
+            face("pulsar+ssl://broker:6651")
 
 
 def test_the_module_of_exceptions_holds_the_official_names() -> None:

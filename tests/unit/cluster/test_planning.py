@@ -7,6 +7,7 @@ from magnetar.actors.desired.record import DesiredState
 from magnetar.actors.processes.plan import ClusterPlan, Layout, NodePlan, admin_url, service_urls
 from magnetar.cluster.planning import check_accepted, check_size, desired_at_start, load_settings
 from magnetar.protocol.errors import ClusterError, NotAllowedError, SettingError
+from magnetar.protocol.names import port_of_broker
 from magnetar.runtime.settings.declarations import Settings
 
 A = Machine("a", "10.0.0.1")
@@ -75,7 +76,10 @@ def placed(host: str, machines: list[Machine]) -> dict[str, NodePlan]:
 
 def test_broker_n_listens_on_the_nth_port_wherever_it_runs() -> None:
     nodes = placed("127.0.0.1", [A])
-    assert service_urls(nodes) == [f"pulsar://127.0.0.1:{port}" for port in (6650, 6651, 6652)]
+    assert service_urls(nodes) == [f"pulsar://127.0.0.1:{port}" for port in (6650, 6652, 6653)]
+    assert [port_of_broker(6700, number) for number in (1, 2, 3)] == [6700, 6701, 6702], "as in k8s"
+    assert [port_of_broker(6649, number) for number in (1, 2, 3)] == [6649, 6650, 6652], "never Pulsar's port for TLS"
+    assert port_of_broker(6651, 1) == 6651, "unless it is asked for"
     assert admin_url(nodes) == "http://127.0.0.1:8080"
     assert layout("127.0.0.1").coordinator(A).directory == "/data/coordinator"
     assert list(nodes) == ["bookie-1", "broker-1", "broker-2", "broker-3", "admin"]
@@ -85,7 +89,7 @@ def test_broker_n_listens_on_the_nth_port_wherever_it_runs() -> None:
 
 def test_a_wildcard_binds_members_to_their_own_address_and_advertises_it() -> None:
     nodes = placed("0.0.0.0", [A, B])
-    assert service_urls(nodes) == ["pulsar://10.0.0.1:6650", "pulsar://10.0.0.2:6651", "pulsar://10.0.0.1:6652"]
+    assert service_urls(nodes) == ["pulsar://10.0.0.1:6650", "pulsar://10.0.0.2:6652", "pulsar://10.0.0.1:6653"]
     assert admin_url(nodes) == "http://10.0.0.1:8080"
     assert layout("0.0.0.0").coordinator(A).host == "10.0.0.1"
     assert nodes["bookie-1"].host == "10.0.0.1"
