@@ -90,6 +90,10 @@ class ChunkOwners:
         """Where the chunks lie that wait for their owner."""
         return [position for waiting in self._parked.values() for position in waiting]
 
+    def positions(self) -> set[Position]:
+        """Where all chunks lie of which something is known here."""
+        return {*self._held, *self.parked_positions()}
+
     def unpark(self) -> list[Position]:
         """The chunks whose owners are able again, or own them no longer; they are parked no longer."""
         back: list[Position] = []

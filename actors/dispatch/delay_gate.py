@@ -184,6 +184,15 @@ class Delays:
         self._set_timer(again=not found)
         return found
 
+    def passed(self, *, all_held: bool) -> None:
+        """The cursor passed over entries. Those in memory go together, or each at its time: they are ordered by that.
+        Buckets go as soon as all that they have was passed."""
+        if all_held:
+            self._entries.clear()
+        if self._spill is not None:
+            self._spill.drop_acknowledged()
+        self._set_timer()
+
     def clear(self) -> None:
         """Hold nothing, for the dispatcher has lost its last consumer. What is in buckets stays there."""
         self._entries.clear()

@@ -8,6 +8,8 @@ Guarantees of every dispatcher:
 
 - Entries go out in the order of positions, except where a redelivery brings one back.
 - An entry that the cursor counts as acknowledged is never sent.
+- Nothing is held of an entry that the cursor has passed, however it did (`passed`): no consumer has it unacknowledged,
+  it waits for no redelivery, and its redeliveries are not counted. Only a gate may forget it later, at its time.
 - A consumer gets entries only while it is able (`able`): permits left, not blocked by unacknowledged messages, its
   connection writable. Permits count messages; a batch that is larger than what is left goes out whole and leaves the
   permits below zero until the next FLOW.
@@ -148,6 +150,20 @@ class Dispatcher:
                 return owner.settle(held - left, self._limits.unacked_messages_max)
         return False
 
+    def passed(self) -> bool:
+        """Entries in front of the cursor's first unacknowledged one may not have been acknowledged one by one: hold
+        nothing of them. Returns whether dispatch may go on because of that."""
+        first = self._cursor.first_unacknowledged
+        moved = self.read_position < first
+        if moved:
+            self.generation += 1  # a read that is under way begins in front of it
+            self.read_position = first
+        return self._let_go_before(first) or moved or self.blocked
+
+    def _let_go_before(self, first: Position) -> bool:
+        """Hold nothing of the entries in front of that place. Returns whether a consumer or a key may go on."""
+        return False
+
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         """Deliver again: these entries, or (None) all that the consumer has not acknowledged."""
         raise NotImplementedError
@@ -178,6 +194,10 @@ class Dispatcher:
     def replay_size(self) -> int:
         """Entries that wait for redelivery."""
         return 0
+
+    def held(self) -> set[Position]:
+        """The entries of which anything is held here, gates left aside: for checks."""
+        return {position for consumer in self.consumers for position in consumer.pending}
 
     # -- figures -------------------------------------------------------------------------------------------------
 

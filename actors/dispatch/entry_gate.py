@@ -44,6 +44,10 @@ class EntryGate(Protocol):
         """Up to so many entries whose time has come. The gate does not hold them from now on."""
         ...
 
+    def passed(self, *, all_held: bool) -> None:
+        """The cursor passed over entries. With `all_held` over all that the dispatcher gave: hold nothing of them."""
+        ...
+
     def clear(self) -> None:
         """Hold nothing: the dispatcher has lost its last consumer."""
         ...

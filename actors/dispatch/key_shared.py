@@ -239,6 +239,9 @@ class KeySharedDispatcher(SharedDispatcher):
                 unblocked = True
         return unblocked
 
+    def held(self) -> set[Position]:
+        return super().held().union(self._slots)
+
     # -- figures -------------------------------------------------------------------------------------------------
 
     def key_figures(self) -> dict[AttachedConsumer, KeySharedFigures]:

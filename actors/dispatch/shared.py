@@ -12,7 +12,7 @@ Consumers of the smallest `priority_level` value go first; others get something 
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Protocol
 
 from sortedcontainers import SortedSet
@@ -267,6 +267,24 @@ class SharedDispatcher(Dispatcher):
                 self._redeliveries.pop(position, None)
         return unblocked
 
+    def passed(self) -> bool:
+        if self.gate is not None:
+            self.gate.passed(all_held=self.read_position <= self._cursor.first_unacknowledged)
+        return super().passed()
+
+    def _let_go_before(self, first: Position) -> bool:
+        unblocked = False
+        for consumer in self.consumers:
+            held = [position for position in consumer.pending if position < first]
+            if held:
+                unblocked |= self.acknowledged(consumer, held)
+        waiting = list(takewhile(lambda position: position < first, self._replay))
+        self._replay.difference_update(waiting)
+        for kept in (self._aside, self._ungated, self._redeliveries):
+            for position in [position for position in kept if position < first]:
+                del kept[position]
+        return unblocked
+
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         if positions is None:
             back = consumer.take_pending()
@@ -287,3 +305,6 @@ class SharedDispatcher(Dispatcher):
     @property
     def replay_size(self) -> int:
         return len(self._replay) + len(self._aside)
+
+    def held(self) -> set[Position]:
+        return super().held().union(self._replay, self._aside, self._ungated, self._redeliveries)

@@ -109,6 +109,11 @@ class ChunkedSharedDispatcher(SharedDispatcher):
         self._owners.released(positions)
         return super().acknowledged(consumer, positions)
 
+    def _let_go_before(self, first: Position) -> bool:
+        if self._owners.parked:
+            self._owners.forget([position for position in self._owners.parked_positions() if position < first])
+        return super()._let_go_before(first)
+
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         wanted = consumer.pending if positions is None else positions
         self._owners.released([position for position in wanted if position in consumer.pending])
@@ -122,3 +127,6 @@ class ChunkedSharedDispatcher(SharedDispatcher):
     @property
     def replay_size(self) -> int:
         return super().replay_size + self._owners.parked
+
+    def held(self) -> set[Position]:
+        return super().held().union(self._owners.positions())

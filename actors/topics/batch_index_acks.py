@@ -1,11 +1,11 @@
 """Acknowledgement of single messages of batches, for a subscription of a broker that allows it.
 
 The cursor keeps for each partly acknowledged batch which of its messages are open. Here stands what that means for
-consumers: a batch that comes again carries the set of its open messages, and costs as many permits as it has of them.
+consumers. A batch that comes again carries the set of its open messages, and costs as many permits as it has of them.
 An acknowledgement takes from its consumer's unacknowledged messages what it newly acknowledges.
 
 Without `acknowledgmentAtBatchIndexLevelEnabled` nothing of this exists. An acknowledgement of a part of a batch is then
-ignored, as in Pulsar, and what a cursor still has of an earlier setting is kept, but not looked at.
+ignored, as in Pulsar. What a cursor still has of an earlier setting is kept, but not looked at.
 """
 
 from collections.abc import Callable, Iterable

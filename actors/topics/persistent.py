@@ -102,6 +102,7 @@ class PersistentTopic(TopicLife):
             self._adopt(cursor_name, cursor, durable=True)
         ledger.on_appended.append(self._appended)
         ledger.on_fenced.append(self._ledger_fenced)
+        ledger.on_trimmed.append(self._ledgers_trimmed)
         self._apply_policies()
 
     @property
@@ -472,6 +473,12 @@ class PersistentTopic(TopicLife):
         for subscription in self.subscriptions.values():
             subscription.wake()
 
+    def _ledgers_trimmed(self) -> None:
+        """Ledgers are gone. The managed ledger tells the durable cursors; it does not know those of readers."""
+        for subscription in list(self.subscriptions.values()):
+            if not subscription.durable:
+                subscription.cursor.ledgers_trimmed()
+
 
 def _dispatch_limits(settings: Settings, policies: EffectivePolicies) -> Limits:
     return Limits(
@@ -488,6 +495,7 @@ def _let_go(topic: PersistentTopic) -> None:
     """The topic is closed: nothing that belongs to it refers to it any longer (see `runtime.gone`)."""
     topic.ledger.on_appended.clear()
     topic.ledger.on_fenced.clear()
+    topic.ledger.on_trimmed.clear()
     for subscription in topic.subscriptions.values():
         let_go(subscription)
     for part in (topic.publishing, topic.deduplication, topic.compaction, topic.keeping):

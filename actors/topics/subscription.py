@@ -75,6 +75,7 @@ class Subscription(SubscriptionMembers):
         self.expired = Meter(self._loop.time())
         self.last_expire_ms = 0
         """When messages were found to have expired for the last time."""
+        cursor.when_passed(self._passed)
 
     # -- dispatch ------------------------------------------------------------------------------------------------
 
@@ -157,9 +158,7 @@ class Subscription(SubscriptionMembers):
             raise NotAllowedError("the acknowledgement names a message that was never written")
         if position >= (0, 0):
             self.cursor.acknowledge_cumulative(position)
-        consumer.note_acknowledged(1, self._note_moved())
-        if dispatcher.blocked:
-            self.wake()
+        consumer.note_acknowledged(1, self.host.env.clock.now_ms())
 
     def flow(self, consumer: AttachedConsumer, permits: int) -> None:
         super().flow(consumer, permits)
@@ -193,9 +192,21 @@ class Subscription(SubscriptionMembers):
             self.tell_end()
         return now_ms
 
+    def _passed(self) -> None:
+        """The cursor passed over entries that were not acknowledged one by one.
+
+        They expired, were skipped, evicted or acknowledged cumulatively, or their ledger was trimmed. Dispatch learns
+        it here, and nowhere else. A seek does not come here, since it sends the consumers away.
+        """
+        if self.closed:
+            return
+        self._note_moved()
+        if self.pump.dispatcher is not None and self.pump.dispatcher.passed():
+            self.wake()
+
     def pass_over(self, place: Position, *, expired: bool) -> int:
         """Count all in front of a place as acknowledged: it is too old, or the backlog is too large. Returns how many
-        entries that were. Consumers keep what they hold until they acknowledge it, or leave."""
+        entries that were. They are no longer unacknowledged at the consumers that hold them."""
         ledger = self.host.ledger
         before = self.cursor.backlog_entries
         self.cursor.acknowledge_cumulative(min((place[0], place[1] - 1), ledger.last_confirmed))
@@ -203,9 +214,6 @@ class Subscription(SubscriptionMembers):
         if expired:
             self.expired.add(passed, 0)
             self.last_expire_ms = self.host.env.clock.now_ms()
-        if passed:
-            self._note_moved()
-            self.wake()
         return passed
 
     # -- moving and ending ---------------------------------------------------------------------------------------
@@ -230,11 +238,6 @@ class Subscription(SubscriptionMembers):
             if position > self.cursor.mark_delete_position:
                 self.cursor.acknowledge_cumulative(position)
             await self.cursor.flush()
-        self._ledger_id = self.cursor.first_unacknowledged[0]
-        self.host.cursor_moved()
-        if self.host.ledger.termination.end is not None:
-            self.tell_end()
-        self.wake()
 
     async def seek(self, *, position: Position | None = None, publish_time_ms: int | None = None) -> None:
         await self.host.seek(self, position=position, publish_time_ms=publish_time_ms)
@@ -248,6 +251,7 @@ class Subscription(SubscriptionMembers):
     def _close(self) -> None:
         super()._close()
         self.pump.stop()
+        self.cursor.when_passed(None)
 
     @property
     def mark_delete_position(self) -> Position:

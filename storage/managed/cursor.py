@@ -43,6 +43,7 @@ class Cursor:
         self._writer = CursorWriter(home, self.name, state, storage)
         self.side = None if storage is None else SideLedgers(home, storage, self._writer.fenced)
         """What its owner stores beside the state; None for a cursor in memory. `reset` removes it."""
+        self._on_passed: Callable[[], None] | None = None
 
     # -- where it is -----------------------------------------------------------------------------------------------
 
@@ -112,6 +113,7 @@ class Cursor:
         """Acknowledge everything up to and including an entry."""
         if self._state.acknowledge_cumulative(position):
             self._writer.moved()
+            self._passed()
 
     def take_snapshot(self, position: Position, properties: Mapping[str, str]) -> None:
         """Acknowledge everything up to and including an entry, with properties that replace all others.
@@ -136,6 +138,17 @@ class Cursor:
         """Ledgers left the chain: what is known of them goes."""
         if self._state.skip_missing():
             self._writer.moved()
+        self._passed()
+
+    def when_passed(self, listener: Callable[[], None] | None) -> None:
+        """`listener` is called when entries need no delivery any longer which were not acknowledged one by one: all in
+        front of `first_unacknowledged`. It is set later because the managed ledger makes cursors before there is a
+        subscription. None ends it."""
+        self._on_passed = listener
+
+    def _passed(self) -> None:
+        if self._on_passed is not None:
+            self._on_passed()
 
     def bookies_changed(self) -> None:
         """A bookie is lost or came back: when the state lies on too few, and there are enough, it moves soon."""

@@ -77,6 +77,8 @@ class ManagedLedger:
         self.on_appended: list[Callable[[], None]] = []
         """Called once for each run of acknowledged entries, after their callbacks."""
         self.on_fenced: list[Callable[[MagnetarError], None]] = []
+        self.on_trimmed: list[Callable[[], None]] = []
+        """Called when ledgers have left the chain, behind the durable cursors."""
         self._ledgers = ledgers
         self._owned = owned
         self._chain = chain
@@ -93,7 +95,9 @@ class ManagedLedger:
         self._pins = Pins(env, metadata, owned.name)
         self._home = CursorHome(env, ledgers, metadata, settings, owned.name, owned.epoch, chain, self._record_lock)
         self._life = Life(owned.name)
-        self.trimmer = Trimmer(self._home, owned, self._life, self._pins, self._writer, self._reads, self.cursors)
+        self.trimmer = Trimmer(
+            self._home, owned, self._life, self._pins, self._writer, self._reads, self.cursors, self.on_trimmed
+        )
         self.compacted = CompactedStorage(
             self._home, owned, self._reads, cache, self.trimmer.finish_deleting, self._writer
         )

@@ -180,6 +180,7 @@ class TrimTimer:
 
 class Trimmer:
     """Trims one managed ledger, when it is asked to and by itself. `cursors` are its durable ones, by name.
+    `on_trimmed` are called when ledgers have left the chain.
 
     Nothing is trimmed as long as the retention is not known (None).
     """
@@ -193,6 +194,7 @@ class Trimmer:
         writer: ChainWriter,
         reads: ChainReads,
         cursors: Mapping[str, Cursor],
+        on_trimmed: Sequence[Callable[[], None]],
     ) -> None:
         self._retention: Retention | None = None
         self._home = home
@@ -205,6 +207,7 @@ class Trimmer:
         self._writer = writer
         self._reads = reads
         self._cursors = cursors
+        self._on_trimmed = on_trimmed
         self._timer = TrimTimer(home.env, self._soon)
         self._tasks = Tasks()
 
@@ -387,3 +390,5 @@ class Trimmer:
         self._reads.forget(gone)
         for cursor in self._cursors.values():
             cursor.ledgers_trimmed()
+        for listener in list(self._on_trimmed):
+            listener()

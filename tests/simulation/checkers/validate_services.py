@@ -16,8 +16,6 @@ from magnetar.actors.dispatch.entry_gate import EntryGate
 from magnetar.actors.dispatch.failover import FailoverDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.dispatch.shared_chunks import ChunkedSharedDispatcher
-from magnetar.actors.policies.backlog_quota import QuotaPolicy
-from magnetar.actors.policies.effective import EffectivePolicies
 from magnetar.actors.topics.non_persistent import NonPersistentTopic
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.actors.topics.producer import ProducerState
@@ -84,7 +82,8 @@ def validate_topic(topic: PersistentTopic, records: MemoryRecords) -> Iterator[s
 
 def validate_subscription(subscription: Subscription) -> Iterator[str]:
     """Consumers and what they hold. Of a Shared one: whatever lies in front of the read position and is not
-    acknowledged is with exactly one consumer or waits in the replay set."""
+    acknowledged is with exactly one consumer or waits in the replay set, and nothing is held of what the cursor has
+    passed."""
     dispatcher, cursor = subscription.dispatcher, subscription.cursor
     if not subscription.durable:
         ledger = subscription.host.ledger
@@ -111,7 +110,9 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     bound = dispatcher._limits.unacked_messages_max
     chain, state = subscription.host.ledger._chain, cursor._state
     read, mark, ranges = dispatcher.read_position, state.mark_delete, state._ranges
-    passes_over = _passes_over(subscription)
+    first = cursor.first_unacknowledged
+    if passed := [position for position in dispatcher.held() if position < first]:
+        yield f"of {sorted(passed)} something is held, redelivery counts included, and {first} is the first to deliver"
     for consumer in dispatcher.consumers:
         if consumer.unacked_messages != sum(consumer.pending.values()):
             yield f"{consumer.name} holds {sum(consumer.pending.values())} messages, {consumer.unacked_messages} count"
@@ -123,7 +124,7 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
             holders[position] = consumer.name
             is_done = position <= mark or bool(ranges and state.is_acknowledged(position))
             unread = position >= read and not in_buckets(dispatcher.gate, (position,))
-            if unread or (is_done and not passes_over):
+            if unread or is_done:
                 yield f"{consumer.name} holds {position}, which is acknowledged or not yet read"
     replay = [*dispatcher._replay, *(one for one in dispatcher._aside if chain.contains(one))]
     if isinstance(dispatcher, ChunkedSharedDispatcher):
@@ -148,9 +149,6 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     )
     if len(set(replay)) != len(replay):
         yield f"some of {replay} are set aside, and to be replayed too"
-    if passes_over:
-        holders = {position: name for position, name in holders.items() if not state.is_acknowledged(position)}
-        replay = [position for position in replay if not state.is_acknowledged(position)]
     # Buckets serve what they have without reading it from the topic, so it may be ahead of the read position.
     holders = {position: name for position, name in holders.items() if position < read}
     replay, delayed = ([one for one in found if one < read] for found in (replay, delayed))
@@ -159,13 +157,6 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
             f"of {behind} entries between {mark} and {read} {done} are acknowledged, "
             f"{len(holders)} with consumers, {len(replay)} to be replayed, {len(delayed)} held until their time"
         )
-
-
-def _passes_over(subscription: Subscription) -> bool:
-    """Whether entries may count as acknowledged while consumers hold them: they expire, or are evicted."""
-    policies: EffectivePolicies = subscription.host.policies
-    quotas = policies.backlog_quota_map.values()
-    return policies.message_ttl > 0 or any(quota.policy is QuotaPolicy.EVICTION for quota in quotas)
 
 
 # -- the coordinator ---------------------------------------------------------------------------------------------------

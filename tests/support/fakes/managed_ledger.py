@@ -29,6 +29,10 @@ class MemoryCursor:
         self._ledger = ledger
         self._first = first
         self._beyond: set[Position] = set()
+        self._on_passed: Callable[[], None] | None = None
+
+    def when_passed(self, listener: Callable[[], None] | None) -> None:
+        self._on_passed = listener
 
     @property
     def first_unacknowledged(self) -> Position:
@@ -76,7 +80,9 @@ class MemoryCursor:
             self.acknowledge([position])
 
     def acknowledge_cumulative(self, position: Position) -> None:
-        self._first = max(self._first, self._ledger.next_position(position))
+        before, self._first = self._first, max(self._first, self._ledger.next_position(position))
+        if self._first > before and self._on_passed is not None:
+            self._on_passed()
 
     async def flush(self) -> None:
         await self.flush_allowed.wait()
@@ -150,6 +156,7 @@ class MemoryManagedLedger:
         self.cursors: dict[str, MemoryCursor] = {}
         self.on_appended: list[Callable[[], None]] = []
         self.on_fenced: list[Callable[[BaseException], None]] = []
+        self.on_trimmed: list[Callable[[], None]] = []
         self.ledger_id = ledger_id
         self.created_ms = 1
         self.held = False

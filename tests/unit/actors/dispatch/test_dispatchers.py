@@ -376,7 +376,7 @@ def test_replays_are_read_as_few_ranges():
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["permits", "ack", "nack", "redeliver", "leave", "join", "append", "damage", "recall"]),
+        st.sampled_from(["permits", "ack", "nack", "redeliver", "leave", "join", "append", "damage", "recall", "pass"]),
         st.integers(0, 7),
     ),
     max_size=40,
@@ -403,6 +403,10 @@ def test_shared_loses_nothing_and_holds_nothing_twice(steps, bound):
             assert dispatcher.set_aside(plan, plan.start)
         elif step == "recall":
             dispatcher.recall(number)
+        elif step == "pass":
+            view.first = max(view.first, (1, min(number, len(entries))))
+            dispatcher.passed()
+            assert all(position >= view.first for position in dispatcher.held())
         elif member is not None:
             held = sorted(member.pending)
             if step == "permits":
@@ -439,3 +443,39 @@ def test_shared_loses_nothing_and_holds_nothing_twice(steps, bound):
         view.acknowledge(held)
         dispatcher.acknowledged(last, held)
     assert all(view.is_acknowledged(position) for position, _ in entries)
+
+
+def test_what_the_cursor_passes_over_frees_its_consumer_and_is_read_no_more():
+    """A read that was planned in front of the place is void."""
+    view = View()
+    dispatcher = shared(view, Limits(3, 4, 2))
+    one = consumer(permits=10)
+    dispatcher.add(one)
+    entries = log(1, 1, 1, 1)
+    assert run(dispatcher, entries) == [("c", 0), ("c", 1)]
+    dispatcher.redeliver(one, [(1, 0)])
+    plan = dispatcher.next_read((1, 3))
+    view.first = (1, 3)
+    assert dispatcher.passed()
+    assert (one.unacked_messages, one.blocked, dispatcher.held(), dispatcher.redelivery_count((1, 0))) == (
+        0,
+        False,
+        set(),
+        0,
+    )
+    assert plan is not None
+    assert dispatcher.distribute(plan, entries[:1]) == []
+    assert run(dispatcher, entries) == [("c", 3)]
+
+
+def test_an_exclusive_consumer_goes_on_where_the_cursor_is():
+    view = View()
+    dispatcher = ExclusiveDispatcher(view, LIMITS, count_of)
+    dispatcher.add(consumer(permits=10))
+    plan = dispatcher.next_read((1, 3))
+    view.first = (1, 2)
+    assert dispatcher.passed()
+    assert not dispatcher.passed(), "nothing is new"
+    assert plan is not None
+    assert dispatcher.distribute(plan, log(1, 1)) == []
+    assert run(dispatcher, log(1, 1, 1, 1)) == [("c", 2), ("c", 3)]

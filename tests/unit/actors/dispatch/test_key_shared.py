@@ -383,7 +383,8 @@ class Model:
 
 
 ACTIONS = st.tuples(
-    st.sampled_from(["publish", "publish", "read", "send", "flow", "ack", "nack", "join", "leave"]), st.integers(0, 11)
+    st.sampled_from(["publish", "publish", "read", "send", "flow", "ack", "nack", "join", "leave", "pass"]),
+    st.integers(0, 11),
 )
 
 
@@ -409,6 +410,11 @@ def test_one_consumer_for_each_key_in_order_whatever_happens(make, actions, out_
             model.read()
         elif action == "send":
             model.send()
+        elif action == "pass":
+            first = model.view.first = max(model.view.first, (1, min(number, len(model.keys))))
+            dispatcher.passed()
+            assert all(position >= first for position in dispatcher.held())
+            assert all(holding.entries for holding in ([] if out_of_order else dispatcher._holdings.by_slot.values()))
         elif action == "join":
             if len(members) < 4:
                 dispatcher.add(consumer(f"c{number}", number % 3))

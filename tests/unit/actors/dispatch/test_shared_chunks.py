@@ -275,3 +275,13 @@ def test_a_chunk_that_was_recalled_passes_the_gate_once():
     dispatcher.redeliver(x, None)
     assert run(dispatcher, entries) == [("x", 0), ("x", 1)]
     assert gate.asked == [[(1, 1)], [(1, 0)]]
+
+
+def test_chunks_that_the_cursor_passes_over_are_neither_owned_nor_parked():
+    view = View()
+    dispatcher, (x, y) = made(("x", 1), ("y", 100), view=view)
+    run(dispatcher, log("a0/3 a1/3 b0/2 b1/2 a2/3"))
+    assert (1, 1) in dispatcher.held(), "it is parked for x, which has no permits"
+    view.done.update((1, index) for index in range(5))
+    dispatcher.passed()
+    assert (dispatcher.held(), dispatcher.replay_size, x.pending, y.pending) == (set(), 0, {}, {})
