@@ -1,13 +1,13 @@
 """What one topic gives up by itself: expired messages, what exceeds its backlog quotas, subscriptions without use.
 
-Time to live: `message_ttl` seconds after it was published a message counts as acknowledged at every subscription, also
-a delayed one. The search reads the oldest entry of a subscription, and then a logarithm of the backlog. Publish times
-are the producers'; where they do not ascend the end of the search lies between older and newer messages. A cursor
-never goes back. What is found holds also after another move of the cursor, since time only passes.
+Time to live: `message_ttl` seconds after it arrived a message counts as acknowledged at every subscription, also a
+delayed one. `storage.managed.publish_times` says whose clock decides. What has certainly arrived long enough ago is
+passed without reading it. Behind that, entries are read until one has not expired: each is read once, and then passed.
+A cursor never goes back. What is found holds also after another move of the cursor, since time only passes.
 
 Backlog quotas count the durable subscription that is furthest behind, and nothing while no subscription has a backlog.
-`destination_storage` bounds bytes, `message_age` the age of the oldest message that is not acknowledged. What a quota
-that is used up does:
+`destination_storage` bounds bytes, `message_age` the time since the oldest message arrived that is not acknowledged.
+What a quota that is used up does:
 
 - `producer_request_hold` and `producer_exception`: the next check sends the producers away. When they come back they
   are refused, with ProducerBlockedQuotaExceededError or …Exception, until the backlog has fallen. Clients try again by
@@ -32,6 +32,7 @@ from ...protocol.errors import (
     MagnetarError,
     ProducerBlockedQuotaExceededError,
     ProducerBlockedQuotaExceededException,
+    ProtocolError,
 )
 from ...protocol.message_id import Position
 from ...protocol.names import COMPACTION_CURSOR
@@ -52,6 +53,9 @@ logger = logging.getLogger(__name__)
 EVICTION_SHARE = 0.9
 """Pulsar's: a backlog that is too large is reduced to this share of its quota."""
 MINUTE_MS = 60_000
+EXPIRY_ENTRIES_MAX = 500
+EXPIRY_BYTES_MAX = 1 << 20
+"""What one reading of an expiry holds in memory."""
 
 
 class KeptSubscription(Protocol):
@@ -100,7 +104,7 @@ class TopicKeeping(TopicChecks):
         self._trimming = False
         self._trims_again = False
         """A cursor left a ledger while a trim was under way, which may have looked at it before."""
-        self._times: dict[Position, int] = {}
+        self._stamps: dict[Position, int | None] = {}
         """Publish times of the oldest entries of subscriptions, as long as they are the oldest."""
 
     def work(self, check: Check) -> Work | None:
@@ -189,35 +193,51 @@ class TopicKeeping(TopicChecks):
                 await self.expire(subscription, ttl_s)
 
     async def expire(self, subscription: KeptSubscription, age_s: float) -> int:
-        """Count what was published longer ago as acknowledged. Returns how many entries that were.
+        """Count what arrived longer ago as acknowledged. Returns how many entries that were.
 
-        Raises what reading raises.
+        Raises what reading raises. What was passed by then stays passed.
         """
         before_ms = self._host.env.clock.now_ms() - round(age_s * 1000)
-        first = subscription.cursor.first_unacknowledged
-        published_ms = await self._published_ms(first)
-        if published_ms is None or published_ms >= before_ms:
-            return 0
-        place = await self._host.ledger.find_by_publish_time(before_ms, first)
-        if subscription.closed or not self._host.is_open:
-            return 0
-        return subscription.pass_over(place, expired=True)
+        ledger, cursor = self._host.ledger, subscription.cursor
+        passed = 0
+        certain = ledger.arrivals.before(before_ms)
+        if certain >= cursor.first_unacknowledged:
+            passed = subscription.pass_over(ledger.next_position(certain), expired=True)
+        entries_max = 1
+        while self._may_have_arrived(cursor.first_unacknowledged, before_ms):
+            place = await self._first_younger(cursor, before_ms, entries_max)
+            if subscription.closed or not self._host.is_open or place <= cursor.first_unacknowledged:
+                break
+            passed += subscription.pass_over(place, expired=True)
+            entries_max = min(entries_max * 2, EXPIRY_ENTRIES_MAX)
+        return passed
 
-    async def _published_ms(self, place: Position) -> int | None:
-        """When the entry there was published; None if there is none yet."""
+    def _may_have_arrived(self, place: Position, before_ms: int) -> bool:
+        """Whether an entry is there that may have arrived before a time."""
         ledger = self._host.ledger
-        if place > ledger.last_confirmed:
-            return None
-        found = self._times.get(place)
-        if found is None:
-            entries = await ledger.read(place, 1, 1, upto=place)
-            if not entries:
-                return None
-            found = int(parse_metadata(entries[0][1]).publish_time)
-            oldest = {one.cursor.first_unacknowledged for one in self._host.subscriptions.values()}
-            self._times = {one: time for one, time in self._times.items() if one in oldest}
-            self._times[place] = found
-        return found
+        return place <= ledger.last_confirmed and ledger.arrivals.earliest_ms(place) < before_ms
+
+    async def _first_younger(self, cursor: Cursor, before_ms: int, entries_max: int) -> Position:
+        """The first entry of a cursor that did not arrive before a time, else the place behind what a reading gave."""
+        ledger = self._host.ledger
+        first = cursor.first_unacknowledged
+        if first in self._stamps and ledger.arrivals.arrived_ms(first, self._stamps[first]) >= before_ms:
+            return first
+        place = first
+        for position, body in await ledger.read(first, entries_max, EXPIRY_BYTES_MAX, upto=ledger.last_confirmed):
+            if not cursor.is_acknowledged(position):
+                stamp = _stamp_of(body)
+                if ledger.arrivals.arrived_ms(position, stamp) >= before_ms:
+                    self._remember(position, stamp)
+                    return position
+            place = ledger.next_position(position)
+        return place
+
+    def _remember(self, position: Position, stamp: int | None) -> None:
+        """An entry stays the oldest of its subscription for a while: the next check need not read it."""
+        oldest = {one.cursor.first_unacknowledged for one in self._host.subscriptions.values()}
+        self._stamps = {one: known for one, known in self._stamps.items() if one in oldest}
+        self._stamps[position] = stamp
 
     # -- backlog quotas ----------------------------------------------------------------------------------------------
 
@@ -236,10 +256,6 @@ class TopicKeeping(TopicChecks):
     async def check_quotas(self) -> None:
         """Enforce the quotas that are used up. Raises what reading raises."""
         for kind, quota in self._host.policies.backlog_quota_map.items():
-            if kind is QuotaType.MESSAGE_AGE and quota.time_limited:
-                backlog = measure(self._durable_cursors())
-                if backlog.first is not None:
-                    await self._published_ms(backlog.first)  # for `_is_exceeded`, which cannot wait
             if not self._host.is_open or not self._is_exceeded(kind, quota):
                 continue
             if quota.policy is QuotaPolicy.EVICTION:
@@ -251,10 +267,16 @@ class TopicKeeping(TopicChecks):
                 self._host.publishing.disconnect_all()
 
     def age_s(self) -> int:
-        """Of the oldest message that is not acknowledged, as far as the last check knows; −1 for none."""
+        """Since when the oldest message that is not acknowledged is certainly here; −1 for none."""
+        age_ms = self._age_ms()
+        return -1 if age_ms is None else age_ms // 1000
+
+    def _age_ms(self) -> int | None:
+        """The producers' clocks have no say in this: one wrong stamp would refuse all of them, or never any."""
         first = measure(self._durable_cursors()).first
-        published_ms = None if first is None else self._times.get(first)
-        return -1 if published_ms is None else max(self._host.env.clock.now_ms() - published_ms, 0) // 1000
+        if first is None:
+            return None
+        return max(self._host.env.clock.now_ms() - self._host.ledger.arrivals.latest_ms(first), 0)
 
     def _is_exceeded(self, kind: QuotaType, quota: BacklogQuota) -> bool:
         if kind is QuotaType.DESTINATION_STORAGE:
@@ -264,9 +286,8 @@ class TopicKeeping(TopicChecks):
             return backlog.first is not None and backlog.size_bytes >= quota.size_bytes
         if not quota.time_limited:
             return False
-        first = measure(self._durable_cursors()).first
-        published_ms = None if first is None else self._times.get(first)
-        return published_ms is not None and self._host.env.clock.now_ms() - published_ms > quota.time_s * 1000
+        age_ms = self._age_ms()
+        return age_ms is not None and age_ms > quota.time_s * 1000
 
     async def _evict(self, kind: QuotaType, quota: BacklogQuota) -> None:
         durable = [one for one in self._host.subscriptions.values() if one.durable]
@@ -289,3 +310,11 @@ class TopicKeeping(TopicChecks):
 
     def _durable_cursors(self) -> list[Cursor]:
         return [one.cursor for one in self._host.subscriptions.values() if one.durable]
+
+
+def _stamp_of(body: bytes) -> int | None:
+    """The publish time of an entry; None for one without readable metadata."""
+    try:
+        return int(parse_metadata(body).publish_time)
+    except ProtocolError:
+        return None

@@ -54,6 +54,7 @@ from .chain_writer import ChainWriter
 from .cursor import Cursor
 from .cursor_record import CursorHome
 from .deletion import delete_unused
+from .publish_times import first_published
 from .record import CompactedLedger, ManagedLedgerRecord, OwnedRecord, holding, without_compacting
 
 logger = logging.getLogger(__name__)
@@ -224,11 +225,11 @@ class CompactedStorage:
             return None
         ledger_id = compacted.ledger_id
 
-        async def earlier(index: int) -> bool:
-            _, body = await self._entry(ledger_id, index)
-            return int(parse_metadata(body).publish_time) < publish_time_ms
+        async def stamps(index: int, most: int) -> list[int]:
+            entries = await self.piece(ScanRange(ledger_id, index, index + most - 1, compacted=True))
+            return [int(parse_metadata(decode_compacted(one.body)[1]).publish_time) for one in entries]
 
-        index = await _bisect(compacted.entries, earlier)
+        index = await first_published(compacted.entries, stamps, publish_time_ms)
         return None if index == compacted.entries else (await self._entry(ledger_id, index))[0]
 
     async def _read(

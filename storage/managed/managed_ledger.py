@@ -103,6 +103,7 @@ class ManagedLedger:
         )
         self.termination = Termination(owned, self._record_lock, chain, self._writer, self.trimmer.look)
         self._notify_scheduled = False
+        self.arrivals = publish_times.Arrivals(chain, env.clock)
 
     # -- opening -----------------------------------------------------------------------------------------------------
 
@@ -205,6 +206,7 @@ class ManagedLedger:
 
     def _appended(self) -> None:
         self._notify_scheduled = False
+        self.arrivals.appended()
         for listener in list(self.on_appended):
             listener()
 
@@ -257,10 +259,9 @@ class ManagedLedger:
         """See `ChainReads.read`."""
         return await self._reads.read(first, entries_max, bytes_max, upto)
 
-    async def find_by_publish_time(self, publish_time_ms: int, start: Position = (-1, -1)) -> Position:
-        """The first entry at or behind `start` published at that time or later, else the place of the next one to
-        come."""
-        return await publish_times.find_by_publish_time(self._chain, self._reads, publish_time_ms, start)
+    async def find_by_publish_time(self, publish_time_ms: int) -> Position:
+        """The first entry published at that time or later, else the place of the next one to come."""
+        return await publish_times.find_by_publish_time(self._chain, self._reads, publish_time_ms)
 
     # -- cursors -----------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,10 @@ from typing import Any
 from magnetar.protocol.ack_sets import words_to_bits
 from magnetar.protocol.errors import EntryCorrupt, LedgerFenced, MagnetarError, SubscriptionNotFound
 from magnetar.protocol.message_id import Position
+from magnetar.runtime.environment import SystemClock
 from magnetar.storage.managed.acknowledged import BatchIndexes
+from magnetar.storage.managed.chain import LedgerChain
+from magnetar.storage.managed.publish_times import Arrivals
 from magnetar.storage.managed.trimming import Retention
 
 Callback = Callable[[Position | None, BaseException | None], None]
@@ -158,6 +161,7 @@ class MemoryManagedLedger:
         self.on_fenced: list[Callable[[BaseException], None]] = []
         self.on_trimmed: list[Callable[[], None]] = []
         self.ledger_id = ledger_id
+        self.arrivals = Arrivals(LedgerChain([]), SystemClock())
         self.created_ms = 1
         self.held = False
         self.closed = False
