@@ -32,7 +32,7 @@ from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import list_all
 from ..members.contracts_namespaces import NamespacePolicies
 from ..policies.automatic_creation import AutoTopicCreation
-from ..policies.effective import POLICIES
+from ..policies.effective import POLICIES, understood
 from ..policies.record import NamespaceRecord
 from .changes_in_doubt import ChangesInDoubt
 from .tenants import Tenants
@@ -122,7 +122,7 @@ class Namespaces:
     def creation(self, namespace: str) -> AutoTopicCreation:
         """Whether clients create topics there, and of which kind."""
         record = self._namespaces.get(namespace)
-        own = record[0].policies.get(_CREATION) if record is not None else None
+        own = understood(record[0].policies).get(_CREATION) if record is not None else None
         found = POLICIES[_CREATION].resolve(self._settings, [] if own is None else [own])
         return cast("AutoTopicCreation", found)
 

@@ -265,8 +265,10 @@ class EffectivePolicies:
     def resolve(cls, settings: Settings, *levels: PolicyValues) -> "EffectivePolicies":
         """What the settings and the levels say together. `levels` go from the widest to the narrowest.
 
-        Policies that are not in the table are left out: a newer coordinator may know more of them.
+        Policies that are not in the table are left out, and values that this release does not understand: a newer
+        coordinator may know more of them.
         """
+        levels = tuple(map(understood, levels))
         found = {
             name: policy.resolve(settings, [level[name] for level in levels if name in level])
             for name, policy in POLICIES.items()
@@ -276,3 +278,20 @@ class EffectivePolicies:
 
 POLICIES: dict[str, Policy[object]] = policies_of(EffectivePolicies)
 """All policies by name."""
+
+
+def understood(values: PolicyValues) -> PolicyValues:
+    """What this release understands of stored policies. A newer one may have stored others, or other values."""
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        policy = POLICIES.get(name)
+        known = None if policy is None else policy.kind.known(value)
+        if known is not None:
+            found[name] = known
+    return found
+
+
+def not_understood(values: PolicyValues) -> list[str]:
+    """The names of stored policies that this release ignores, wholly or in part."""
+    known = understood(values)
+    return sorted(name for name, value in values.items() if known.get(name) != value)

@@ -68,6 +68,14 @@ class Kind(Generic[T]):
         """What holds where two levels have a value."""
         return narrow
 
+    def known(self, value: object) -> object | None:
+        """The part of a stored value that this release understands, None for nothing."""
+        return value if self.fits(value) and not self.fault(self.read(value), "") else None
+
+    def unknown_words(self, value: object) -> Mapping[str, object]:
+        """What a stored map has under words that this release does not understand."""
+        return {}
+
 
 @dataclasses.dataclass(frozen=True)
 class WholeNumber(Kind[int]):
@@ -201,6 +209,9 @@ class WordSet(Kind[frozenset[E]]):
 
     def read(self, value: object) -> frozenset[E]:
         return frozenset(self._word.read(item) for item in cast("list[object]", value))
+
+    def known(self, value: object) -> object | None:
+        return [item for item in value if self._word.fits(item)] or None if is_list(value) else None
 
     def write(self, value: frozenset[E]) -> object:
         return [one.value for one in self._words if one in value]
@@ -344,6 +355,18 @@ class MapOf(Kind[Mapping[E, T]]):
     def fault(self, value: Mapping[E, T], name: str) -> str:
         faults = (self._kind.fault(item, f"{name}, {word.value},") for word, item in value.items())
         return next((fault for fault in faults if fault), "")
+
+    def known(self, value: object) -> object | None:
+        """Each word counts alone."""
+        if not is_text_map(value):
+            return None
+        found = {name: self._kind.known(item) for name, item in value.items() if self._words.fits(name)}
+        return {name: item for name, item in found.items() if item is not None} or None
+
+    def unknown_words(self, value: object) -> Mapping[str, object]:
+        known = self.known(value)
+        known = known if is_text_map(known) else {}
+        return {name: item for name, item in value.items() if name not in known} if is_text_map(value) else {}
 
     def over(self, wide: Mapping[E, T], narrow: Mapping[E, T]) -> Mapping[E, T]:
         both = {name: self._kind.over(wide[name], item) if name in wide else item for name, item in narrow.items()}

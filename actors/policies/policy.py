@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from ...protocol.errors import InvalidConfiguration
+from ...protocol.plain_values import is_text_map
 from ...runtime.settings.declarations import Settings
 from .kinds import Kind
 
@@ -79,6 +80,21 @@ class Policy(Generic[T]):
         if fault := self.kind.fault(found, word):
             raise InvalidConfiguration(fault)
         return found
+
+    def changed(
+        self, stored: object, value: object, settings: Settings, others: PolicyValues, path: PolicyPath
+    ) -> object:
+        """The value to store in place of the stored one, None for none. Raises like `take`.
+
+        Words of a stored map that this release does not understand stay: a newer one has set them.
+        """
+        if value is None:
+            return None
+        kept = self.kind.unknown_words(stored)
+        if kept and is_text_map(value):
+            value = {word: item for word, item in value.items() if kept.get(word) != item}
+        taken = self.take(value, settings, others, path)
+        return {**kept, **taken} if kept and is_text_map(taken) else taken
 
     def take(self, value: object, settings: Settings, others: PolicyValues, path: PolicyPath) -> object:
         """A new value in its complete plain form. Raises InvalidConfiguration if the cluster does not accept it."""

@@ -1,6 +1,7 @@
 """The metadata record of the policies of a namespace or a topic, and when it was created.
 
-Policies that are not in the table stay in the record as they are: a newer release may have set them.
+Policies that are not in the table stay in the record as they are, and so do values that are not understood: a newer
+release may have set them. What holds leaves them out (`EffectivePolicies.resolve`).
 """
 
 from collections.abc import Mapping
@@ -8,10 +9,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from ...protocol.errors import InvalidConfiguration, MetadataError, ProtocolError
+from ...protocol.plain_values import is_text_map
 from ...protocol.properties import Properties
 from ...runtime.rpc.messages import pack, unpack
 from ...runtime.settings.declarations import Settings
-from .effective import POLICIES
+from .effective import POLICIES, understood
+
 from .policy import Policy, PolicyValues
 
 _POLICIES = "policies"
@@ -65,8 +68,7 @@ class NamespaceRecord:
             here, there = ("topic", "namespace") if topic else ("namespace", "topic")
             raise InvalidConfiguration(f"a {here} does not have the policy {name}: set it on the {there}")
         others = {other: item for other, item in self.policies.items() if other != name}
-        if value is not None:
-            value = policy.take(value, settings, others, path)
+        value = policy.changed(self.policies.get(name), value, settings, understood(others), path)
         changed = others if value is None or value == policy.kind.nothing else {**others, name: value}
         return NamespaceRecord({**self.fields, _POLICIES: changed})
 
@@ -76,14 +78,14 @@ class NamespaceRecord:
 
     @classmethod
     def unpack(cls, value: bytes) -> "NamespaceRecord":
-        """The inverse of `pack`. Raises MetadataError for anything else, and for a policy with a wrong value."""
+        """The inverse of `pack`. Raises MetadataError for anything else."""
         try:
             fields = cast("object", unpack(value))
             if not isinstance(fields, dict):
                 raise MetadataError("not the record of a namespace: a map is expected")
             record = cls(cast("dict[str, object]", fields))
             check_values(record.fields.get(_POLICIES))
-        except (ProtocolError, InvalidConfiguration) as error:
+        except ProtocolError as error:
             raise MetadataError(f"not the record of a namespace: {error}") from error
         return record
 
@@ -97,17 +99,10 @@ class NamespaceRecord:
 
 
 def check_values(policies: object) -> PolicyValues:
-    """Policies that were stored or sent, once they are proven to be a map with right values.
-
-    Raises ProtocolError for anything that is no map, InvalidConfiguration for a wrong value of a policy in the table.
-    """
-    if not isinstance(policies, dict):
+    """Policies that were stored or sent, once they are proven to be a map by name. Raises ProtocolError."""
+    if not is_text_map(policies):
         raise ProtocolError(f"policies are a map by name, not {policies!r:.100}")
-    values = cast("dict[str, object]", policies)
-    for name, policy in POLICIES.items():
-        if name in values:
-            policy.check(values[name])
-    return values
+    return policies
 
 
 def _policy_of(name: str) -> Policy[object]:

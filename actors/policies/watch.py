@@ -26,16 +26,19 @@ Invariants:
 
 import asyncio
 import enum
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from ...protocol.errors import InvalidConfiguration, InvalidTopicName, ProtocolError
+from ...protocol.errors import InvalidTopicName
 from ...protocol.topics import TopicName
 from ...runtime.settings.declarations import Settings
 from ...runtime.transitions import check_transition
-from .effective import EffectivePolicies
+from .effective import EffectivePolicies, not_understood
 from .policy import PolicyValues
 from .record import check_values
+
+logger = logging.getLogger(__name__)
 
 NO_VERSION = -1
 """Older than every version of a record."""
@@ -135,8 +138,15 @@ class PolicyWatch:
 
     def take(self, rows: Iterable[tuple[str, int, object]]) -> None:
         """A page of the listing, or a change: scopes, the versions of their records, and their policies; None for a
-        scope that was deleted. Raises ProtocolError, and takes nothing, when one of them is malformed."""
-        found = [(*_scope(scope), version, _checked(scope, policies)) for scope, version, policies in rows]
+        scope that was deleted. Raises ProtocolError, and takes nothing, when one of them is malformed.
+
+        What a newer coordinator knows and this broker does not is ignored, with a warning: scopes, policies, values.
+        """
+        found = [
+            (scope, namespace, version, _checked(scope, policies))
+            for scope, version, policies in rows
+            if (namespace := _namespace_of(scope))
+        ]
         if not self._settings.topic_level_policies_enabled:
             found = [row for row in found if row[0] == row[1]]
         changed: dict[str, EffectivePolicies] = {}
@@ -155,7 +165,7 @@ class PolicyWatch:
         gone, self._unlisted, self._deleted = self._unlisted, {}, {}
         changed: dict[str, EffectivePolicies] = {}
         for scope in gone:
-            self._put(*_scope(scope), NO_VERSION, None, changed)
+            self._put(scope, _namespace_of(scope), NO_VERSION, None, changed)
         self._tell(changed)
         self._known.set()
 
@@ -210,20 +220,23 @@ class PolicyWatch:
         self.state = state
 
 
-def _scope(scope: str) -> tuple[str, str]:
-    """A scope with its namespace. Raises ProtocolError for what is no scope."""
+def _namespace_of(scope: str) -> str:
+    """The namespace of a scope; "" for a topic of a kind that is not known here."""
     if "://" not in scope:
-        return scope, scope
+        return scope
     try:
-        return scope, TopicName.parse(scope).namespace
+        return TopicName.parse(scope).namespace
     except InvalidTopicName as error:
-        raise ProtocolError(f"policies were sent for {scope[:100]}, which is no topic: {error}") from error
+        logger.warning("this release ignores the policies of %s, which is no topic to it: %s", scope[:100], error)
+        return ""
 
 
 def _checked(scope: str, policies: object) -> PolicyValues | None:
     if policies is None:
         return None
-    try:
-        return check_values(policies)
-    except InvalidConfiguration as error:
-        raise ProtocolError(f"the policies of {scope} are malformed: {error}") from error
+    values = check_values(policies)
+    ignored = not_understood(values)
+    if ignored:
+        names = ", ".join(name[:100] for name in ignored)
+        logger.warning("this release ignores policies of %s that it does not understand: %s", scope, names)
+    return values

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from magnetar.actors.policies.backlog_quota import QuotaType
 from magnetar.actors.policies.effective import EffectivePolicies
+from magnetar.actors.policies.subscription_types import SubscriptionType
 from magnetar.actors.policies.watch import PolicyWatch, WatchState
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.topics import TopicName
@@ -126,7 +128,39 @@ def test_the_first_listing_of_a_session_replaces_what_is_held_and_tells_it() -> 
     assert bench.told[1:] == [{"a/b": 6}, {"c/d": 1}]
 
 
-@pytest.mark.parametrize("policies", [[], "x", 5, {BOUND: -1}, {BOUND: "3"}, {"encryption_required": 1}])
+NEWER: tuple[dict[str, object], ...] = (
+    {"a policy of tomorrow": {"x": 1}},
+    {OTHER: "some"},
+    {OTHER: -7},
+    {"schema_compatibility_strategy": "SEMANTIC"},
+    {"backlog_quota_map": {"message_count": {"limitCount": 5, "policy": "producer_exception"}}},
+    {"subscription_types_enabled": ["Replayed"]},
+)
+
+
+@pytest.mark.parametrize("newer", NEWER)
+def test_what_a_newer_coordinator_knows_is_ignored_with_a_warning_and_all_else_counts(
+    newer: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    bench.list(("a/b", 5, {BOUND: 7, **newer}), ("c/d", 5, {BOUND: 8}), ("log://a/b/c", 1, {BOUND: 2}))
+    assert (bench.bound(), bench.bound("c/d")) == (7, 8) and bench.watch.state is WatchState.KNOWN
+    plain = EffectivePolicies.resolve(SETTINGS, {BOUND: 7})
+    assert bench.watch.of_namespace("a/b") == plain
+    assert next(iter(newer)) in caplog.text and "log://a/b/c" in caplog.text
+
+
+def test_of_a_map_and_of_a_set_what_is_known_counts() -> None:
+    bench = Bench()
+    quota = {"limitSize": 9, "limitTime": 0, "policy": "producer_exception"}
+    newer = {"destination_storage": quota, "message_count": {"limitCount": 5}}
+    bench.list(("a/b", 5, {"backlog_quota_map": newer, "subscription_types_enabled": ["Shared", "Replayed"]}))
+    found = bench.watch.of_namespace("a/b")
+    assert found.backlog_quota_map[QuotaType.DESTINATION_STORAGE].size_bytes == 9
+    assert found.subscription_types_enabled == {SubscriptionType.SHARED}
+
+
+@pytest.mark.parametrize("policies", [[], "x", 5, {3: 4}])
 def test_malformed_policies_are_refused_and_nothing_of_the_page_is_taken(policies: object) -> None:
     bench = Bench()
     with pytest.raises(ProtocolError):
@@ -195,13 +229,6 @@ def test_a_broker_without_topic_level_policies_goes_by_the_namespace() -> None:
     bench.list(("a/b", 5, {BOUND: 7}), (OWN, 1, {BOUND: 2}))
     bench.watch.take([(OWN, 2, {BOUND: 3})])
     assert bench.bound_of(OWN) == 7 and bench.told == [{"a/b": 7}]
-
-
-def test_policies_of_what_is_no_topic_are_refused_and_nothing_is_taken() -> None:
-    bench = Bench()
-    with pytest.raises(ProtocolError, match="no topic"):
-        bench.watch.take([("a/b", 5, {BOUND: 7}), ("ftp://a/b/c", 1, {BOUND: 2})])
-    assert bench.bound() == 1 and bench.told == []
 
 
 @pytest.mark.parametrize("seed", range(50))
