@@ -8,7 +8,6 @@ after the other and trims at the end: a crash in the middle leaves some subscrip
 """
 
 import asyncio
-from collections.abc import Iterator
 
 from ...protocol.entries import parse_metadata
 from ...protocol.errors import NoSuchEntry
@@ -21,8 +20,8 @@ from ..topics.subscription import Subscription
 READ_ENTRIES = 500
 """So many entries an analysis reads together, and no more than as many bytes."""
 READ_BYTES = 4 << 20
-TURN_ENTRIES = 10_000
-"""So many entries are counted before the broker's loop does something else."""
+TURN_RUNS = 1000
+"""So many runs of open entries are counted before the broker's loop does something else."""
 
 
 async def truncate(topic: PersistentTopic) -> None:
@@ -45,20 +44,16 @@ async def skip(topic: PersistentTopic, subscription: Subscription, entries: int)
     if entries >= subscription.backlog_entries:
         await subscription.acknowledge_all_to(topic.ledger.last_confirmed)
         return
-    last = EARLIEST_POSITION
-    for number, position in enumerate(_open_entries(topic.ledger, subscription, entries)):
-        last = position
-        if number % TURN_ENTRIES == TURN_ENTRIES - 1:
-            await asyncio.sleep(0)  # there may be millions of them
+    last, _ = await _open_entry(topic.ledger, subscription, entries)
     await subscription.acknowledge_all_to(last)
 
 
 async def peek(topic: PersistentTopic, subscription: Subscription, number: int) -> tuple[Position, bytes]:
     """The entry number `number` of a backlog, from 1. Raises NoSuchEntry."""
-    found = list(_open_entries(topic.ledger, subscription, number))
-    if len(found) < number or not found:
-        raise NoSuchEntry(f"the backlog of {subscription.name} has no message {number}: it has {len(found)}")
-    return await entry_at(topic, found[-1])
+    place, found = await _open_entry(topic.ledger, subscription, number)
+    if found < number:
+        raise NoSuchEntry(f"the backlog of {subscription.name} has no message {number}: it has {found}")
+    return await entry_at(topic, place)
 
 
 async def examine(topic: PersistentTopic, number: int, *, from_latest: bool) -> tuple[Position, bytes]:
@@ -119,10 +114,22 @@ async def analyze(topic: PersistentTopic, subscription: Subscription, begin: Pos
     return BacklogAnalysis(entries, messages, False, first, last)
 
 
-def _open_entries(ledger: ManagedLedger, subscription: Subscription, count: int) -> Iterator[Position]:
-    """The first `count` entries that are not acknowledged."""
-    position = subscription.cursor.first_unacknowledged
-    while count > 0 and position <= ledger.last_confirmed:
-        yield position
-        count -= 1
-        position = subscription.cursor.next_unacknowledged(ledger.next_position(position))
+async def _open_entry(ledger: ManagedLedger, subscription: Subscription, number: int) -> tuple[Position, int]:
+    """The entry number `number`, from 1, of those that are not acknowledged. Where there are fewer, it is the last one.
+
+    Its number comes with it, 0 for none.
+    """
+    cursor, last, found, runs = subscription.cursor, EARLIEST_POSITION, 0, 0
+    position = cursor.first_unacknowledged
+    while found < number and position <= ledger.last_confirmed:
+        run = min(cursor.unacknowledged_run(position), number - found)
+        if not run:
+            break
+        found += run
+        last = (position[0], position[1] + run - 1)
+        position = cursor.next_unacknowledged(ledger.next_position(last))
+        runs += 1
+        if runs % TURN_RUNS == 0:
+            await asyncio.sleep(0)  # there may be millions of runs, and the cursor may move meanwhile
+            position = cursor.next_unacknowledged(position)
+    return last, found

@@ -14,7 +14,6 @@ from ...protocol.properties import Properties
 from ...runtime.rpc.messages import pack, unpack
 from ...runtime.settings.declarations import Settings
 from .effective import POLICIES, understood
-
 from .policy import Policy, PolicyValues
 
 _POLICIES = "policies"

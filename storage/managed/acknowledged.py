@@ -85,6 +85,11 @@ class EntryRanges:
             return None
         return self._lasts[index]
 
+    def first_behind(self, entry_id: int) -> int | None:
+        """The first id behind `entry_id` with which a range begins, None for none."""
+        index = bisect_right(self._firsts, entry_id)
+        return self._firsts[index] if index < len(self._firsts) else None
+
     def count_before(self, entry_id: int) -> int:
         """How many ranges begin in front of `entry_id`."""
         return bisect_left(self._firsts, entry_id)

@@ -73,6 +73,10 @@ class Cursor:
     def is_acknowledged(self, position: Position) -> bool:
         return self._state.is_acknowledged(position)
 
+    def unacknowledged_run(self, position: Position) -> int:
+        """See `CursorState`."""
+        return self._state.unacknowledged_run(position)
+
     def next_unacknowledged(self, position: Position) -> Position:
         """The first place at or behind `position` that is not acknowledged."""
         return self._state.next_unacknowledged(position)

@@ -83,6 +83,14 @@ class CursorState:
             position = self._chain.next_position((position[0], end))
         return position
 
+    def unacknowledged_run(self, position: Position) -> int:
+        """How many existing entries from an unacknowledged one on are not acknowledged, within its ledger."""
+        ledger_id, entry_id = position
+        info, ranges = self._chain.get(ledger_id), self._ranges.get(ledger_id)
+        end = None if ranges is None else ranges.first_behind(entry_id)
+        entries = 0 if info is None else info.entries
+        return max((entries if end is None else min(end, entries)) - max(entry_id, 0), 0)
+
     def backlog_entries(self) -> int:
         """Existing entries that are not wholly acknowledged."""
         behind = self._chain.count_between(self.mark_delete, self._chain.last_confirmed)

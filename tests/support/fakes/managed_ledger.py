@@ -61,6 +61,10 @@ class MemoryCursor:
     def is_acknowledged(self, position: Position) -> bool:
         return position < self._first or position in self._beyond
 
+    def unacknowledged_run(self, position: Position) -> int:
+        """Shorter than it may be."""
+        return int(position <= self._ledger.last_confirmed)
+
     def next_unacknowledged(self, position: Position) -> Position:
         position = max(position, self._first)
         while position in self._beyond:
