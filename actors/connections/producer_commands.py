@@ -24,12 +24,14 @@ from ...protocol.topics import TopicName
 from ..schemas.definition import SchemaDefinition
 from ..schemas.topic_rules import schema_of_producer
 from ..topics.access_modes import AccessMode, AccessRequest
-from ..topics.producer import AttachedProducer
+from ..topics.producer import AttachedProducer, PublishTarget
 from ..topics.topic import SubscriptionStart
 from . import limits
 from .limits import check_number
 from .link import ClientLink, CommandFamily, CommandHandler, EntryHandler
 
+READY_LIMIT_S = 20.0
+"""So long a producer waits for a topic that does not take any yet. Clients give up after 30 s, and come again."""
 LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around an entry, generously
 
 
@@ -41,6 +43,8 @@ class ProducerCommands(CommandFamily):
         self._connection = connection
         self._waiting: dict[int, tuple[AttachedProducer, CommandProducer]] = {}
         """Producers that wait for exclusive access, and what they asked with."""
+        self._ready_waits: dict[int, asyncio.Task[None]] = {}
+        """Producers that wait for a topic that does not take any yet."""
         self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile
         self._departed: dict[int, None] = {}  # sent away by the broker: their clients may have more on the way
         self._entry_size_max = connection.host.settings.bookie_frame_size_max_bytes - LEDGER_FRAME_OVERHEAD_BYTES
@@ -112,6 +116,8 @@ class ProducerCommands(CommandFamily):
             if not topic.policies.auto_subscription_creation_override.allow:
                 raise NotAllowedError("the initial subscription may not be created automatically")
             await topic.subscription(initial, durable=True, start=SubscriptionStart(earliest=True))
+        if not topic.publishing.is_ready:
+            await self._until_ready(topic.publishing, producer_id)
         ready = await topic.publishing.add_producer(producer, lambda error: self._turn(producer, error))
         cancelled = self._creating.pop(producer_id, True)
         if cancelled or connection.closed:
@@ -126,6 +132,19 @@ class ProducerCommands(CommandFamily):
         connection.write(_success(command, producer, ready=False))
         await topic.publishing.check_holder()
         return None
+
+    async def _until_ready(self, publishing: PublishTarget, producer_id: int) -> None:
+        """Wait until a topic takes producers, as long as the client wants that. Raises ServiceUnitNotReady."""
+        waiting = asyncio.get_running_loop().create_task(publishing.ready())
+        self._ready_waits[producer_id] = waiting
+        try:
+            await asyncio.wait([waiting], timeout=READY_LIMIT_S)
+            if not waiting.done() or waiting.cancelled():
+                raise ServiceUnitNotReady("the topic does not know its sequence ids yet: try again")
+            waiting.result()
+        finally:
+            waiting.cancel()
+            del self._ready_waits[producer_id]
 
     def _turn(self, producer: AttachedProducer, error: MagnetarError | None) -> None:
         """A producer that waited has exclusive access now, or will not get it."""
@@ -190,6 +209,7 @@ class ProducerCommands(CommandFamily):
             waiting[0].publishing.remove_producer(waiting[0])
         if producer_id in self._creating:
             self._creating[producer_id] = True
+            self._end_ready_wait(producer_id)
         self._departed.pop(producer_id, None)
         # One that is not known was perhaps closed by the broker while this was on its way: what is wanted is so.
         connection.write(encode(CommandSuccess(request_id=command.request_id)))
@@ -222,7 +242,14 @@ class ProducerCommands(CommandFamily):
             del self._departed[next(iter(self._departed))]
         self._connection.write(encode(CommandCloseProducer(producer_id=producer_id, request_id=BROKER_REQUEST_ID)))
 
+    def _end_ready_wait(self, producer_id: int) -> None:
+        waiting = self._ready_waits.get(producer_id)
+        if waiting is not None:
+            waiting.cancel()
+
     def connection_closed(self) -> None:
+        for producer_id in list(self._ready_waits):
+            self._end_ready_wait(producer_id)
         gone = [*self.producers.values(), *(producer for producer, _ in self._waiting.values())]
         self.producers, self._waiting = {}, {}
         for producer in gone:

@@ -23,6 +23,12 @@ everything under way gets its outcome, the ledger is settled, and the entries be
 then the pushed ids go back to the persisted ones. Done earlier, the next attempt could store a message twice. Never
 done, it would be refused for ever.
 
+An entry may be lost: no bookie that should have it has an intact copy. A replay asks for it `LOST_TRIES` times, and
+then goes on behind it. A message of that entry is stored again if its producer sends it again, as nobody can read the
+first one. An entry that may exist on a bookie that is away is waited for: to pass it would store a message twice. The
+topic takes no messages until then, which an operator can end: by starting the bookie, by having the cluster forget it,
+or by switching deduplication off for the topic.
+
 Invariants:
 
 - In ON, `persisted` covers every entry of the ledger up to `_known`, and `_known` is the last entry that was stored.
@@ -42,9 +48,11 @@ from ...protocol.entries import parse_metadata
 from ...protocol.errors import (
     AlreadyClosed,
     BrokerPersistenceError,
+    EntryCorrupt,
     LedgerFenced,
     MagnetarError,
     NoSuchEntry,
+    NoSuchLedger,
     ProtocolError,
     ServiceUnitNotReady,
     StaleEpoch,
@@ -73,6 +81,12 @@ RETRY_MAX_S = 5.0
 REPLAY_ENTRIES_MAX = 500
 REPLAY_BYTES_MAX = 4 << 20
 """What one reading of a replay holds in memory."""
+LOST = (NoSuchEntry, NoSuchLedger, EntryCorrupt)
+"""What reading an entry raises of which no intact copy exists."""
+LOST_TRIES = 6
+"""They take 3 s together. The auditor may be about to copy the entry."""
+BLOCKED_TRIES = 8
+"""After so many failures in a row, about 15 s, the broker says how an operator can go on."""
 
 
 class DeduplicationState(enum.Enum):
@@ -196,6 +210,10 @@ class Deduplication(PublishStage):
         self._timer: asyncio.TimerHandle | None = None
         self._works = False
         self._closed = False
+        self._lost_tries = 0
+        """How often this replay met an entry that is lost."""
+        self._lost_entries = 0
+        """Entries that it has passed because they are lost."""
         self._in_doubt = False
         """Whether the ledger has to be settled before it tells what was stored."""
         self._ready: asyncio.Event | None = None
@@ -223,6 +241,10 @@ class Deduplication(PublishStage):
         return found if found is not None and found.kind is CursorKind.DEDUPLICATION else None
 
     # -- entries ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        return self._ready is None
 
     async def ready(self) -> None:
         """Wait until entries are judged, or deduplication is switched off."""
@@ -329,6 +351,7 @@ class Deduplication(PublishStage):
 
     async def _take_steps(self) -> None:
         backoff = Backoff(self._host.env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        failures = 0
         try:
             while (step := self._next_step()) is not None:
                 try:
@@ -337,6 +360,14 @@ class Deduplication(PublishStage):
                     return
                 except MagnetarError as error:
                     delay_s = backoff.next_delay_s()
+                    failures += 1
+                    if failures % BLOCKED_TRIES == 0 and self.in_place:
+                        logger.error(
+                            "%s takes no messages until deduplication can go on behind entry %s. Start the missing "
+                            "bookies. If they will not come back, switch deduplication off for this topic",
+                            self._host.name.full,
+                            self._known,
+                        )
                     logger.warning(
                         "deduplication of %s (%s) goes on in %.1f s: %s",
                         self._host.name.full,
@@ -370,18 +401,37 @@ class Deduplication(PublishStage):
             await ledger.settle()
         # From here on nothing is appended until the state is ON.
         while (first := ledger.next_position(self._known)) <= (last := ledger.last_confirmed):
-            entries = await ledger.read(first, REPLAY_ENTRIES_MAX, REPLAY_BYTES_MAX, last)
+            try:
+                entries = await ledger.read(first, REPLAY_ENTRIES_MAX, REPLAY_BYTES_MAX, last)
+                if not entries:
+                    raise NoSuchEntry(f"entry {first} of {self._host.name.full} cannot be read")
+            except LOST as error:
+                self._pass_lost(first, error)
+                continue
             if self.state is not _S.REPLAYING:
                 return
-            if not entries:
-                raise NoSuchEntry(f"entry {first} of {self._host.name.full} cannot be read")
             for position, body in entries:
                 self._note(position, body)
         if self.state is _S.REPLAYING:
+            if self._lost_entries:
+                logger.error(
+                    "%d entries of %s in front of %s are lost: their messages are stored again if they are sent again",
+                    self._lost_entries,
+                    self._host.name.full,
+                    ledger.next_position(self._known),
+                )
             self.ids.forget_pushed()
-            self._in_doubt = False
+            self._in_doubt, self._lost_tries, self._lost_entries = False, 0, 0
             self._become(_S.ON)
             self._count(0)
+
+    def _pass_lost(self, position: Position, error: MagnetarError) -> None:
+        """Go on behind an entry that is lost. Raises the error as long as it is to be tried again."""
+        self._lost_tries += 1
+        if self._lost_tries < LOST_TRIES or self.state is not _S.REPLAYING:
+            raise error
+        self._lost_entries += 1
+        self._known = position
 
     def _note(self, position: Position, body: bytes) -> None:
         """An entry is in the ledger."""

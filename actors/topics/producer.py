@@ -70,6 +70,15 @@ class PublishTarget(Protocol):
         """Raise the MagnetarError that the topic has against a producer, before anything is done for that producer."""
         ...
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether producers may be added now."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait until producers may be added. That may take as long as a bookie is away."""
+        ...
+
     async def add_producer(self, producer: "AttachedProducer", turn: Turn) -> bool:
         """Admit a producer that `check` let pass. False: it waits, and `turn` is called once.
 

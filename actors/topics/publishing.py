@@ -68,8 +68,13 @@ class PublishStage:
     """One condition on what a topic stores. Nothing here may block, wait or raise, but for `check_producer`, which may
     raise, and `ready`, which may wait."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether entries can be admitted. Before that no producer attaches."""
+        return True
+
     async def ready(self) -> None:
-        """Wait until entries can be admitted. Producers attach behind it."""
+        """Wait until entries can be admitted."""
 
     def last_sequence_id(self, name: str) -> int | None:
         """The highest sequence id that is known of a producer's name, −1 for none. None: it cannot be told now."""
@@ -181,10 +186,18 @@ class Publishing:
         for check in self.obstacles:
             check()
 
-    async def add_producer(self, producer: AttachedProducer, turn: Turn) -> bool:
-        """See `ProducerAdmission.add`."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether producers may be added now."""
+        return all(stage.is_ready for stage in self._stages)
+
+    async def ready(self) -> None:
+        """Wait until producers may be added."""
         for stage in self._stages:
             await stage.ready()
+
+    async def add_producer(self, producer: AttachedProducer, turn: Turn) -> bool:
+        """See `ProducerAdmission.add`."""
         return await self._admission.add(producer, turn)
 
     async def check_holder(self) -> None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from magnetar.actors.policies.effective import EffectivePolicies
+from magnetar.actors.topics import deduplication
 from magnetar.actors.topics.deduplication import Deduplication, DeduplicationState, SequenceIds, Verdict
 from magnetar.actors.topics.producer import AttachedProducer, ProducerState
 from magnetar.actors.topics.publishing import Publishing
@@ -14,12 +15,13 @@ from magnetar.actors.topics.stages import publish_stages
 from magnetar.actors.topics.topic import TopicState
 from magnetar.protocol.commands import send_receipt
 from magnetar.protocol.entries import build_entry
-from magnetar.protocol.errors import BookieUnavailable
+from magnetar.protocol.errors import BookieUnavailable, EntryCorrupt, EntryUnknown, NoSuchEntry, NoSuchLedger
 from magnetar.protocol.names import DEDUPLICATION_CURSOR
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.managed.cursor_record import CursorKind
+from support.servers.broker_bench import until
 
 NAME = TopicName.parse("persistent://public/default/t")
 
@@ -291,6 +293,59 @@ async def test_a_topic_that_is_loaded_reads_what_lies_behind_the_snapshot(stored
     before.ledger.store()
     topic = await ready(before.ledger)
     assert topic.deduplication.last_sequence_id("p") == stored - 1
+
+
+def stored_by(count):
+    """A ledger with messages 0… of the producer `p`, and the cursor at its beginning."""
+    ledger = Ledger()
+    ledger.bodies = [build_entry(metadata_of(number), b"x") for number in range(count)]
+    ledger.cursors[DEDUPLICATION_CURSOR] = Cursor((7, -1))
+    return ledger
+
+
+def losing(ledger, lost, error):
+    """Reads of these entries fail. Returns how often each was read."""
+    read, reads = ledger.read, dict.fromkeys(lost, 0)
+
+    async def reading(first, entries_max, bytes_max, upto):
+        if first[1] in lost:
+            reads[first[1]] += 1
+            await asyncio.sleep(0)
+            raise error
+        end = min([number for number in lost if number > first[1]], default=upto[1] + 1) - 1
+        return await read(first, entries_max, bytes_max, (7, min(end, upto[1])))
+
+    ledger.read = reading
+    return reads
+
+
+@pytest.mark.parametrize("error", [NoSuchEntry("none has it"), EntryCorrupt("no copy"), NoSuchLedger("gone")])
+async def test_a_lost_entry_is_asked_for_a_few_times_and_then_passed(error, monkeypatch, caplog):
+    monkeypatch.setattr(deduplication, "RETRY_INITIAL_S", 0.001)
+    ledger = stored_by(9)
+    reads = losing(ledger, (2, 3, 8), error)
+    topic = await ready(ledger)
+    assert reads == {2: deduplication.LOST_TRIES, 3: 1, 8: 1}
+    assert topic.deduplication.last_sequence_id("p") == 7
+    assert "3 entries of persistent://public/default/t in front of (7, 9) are lost" in caplog.text
+    topic.send(8)
+    ledger.store()
+    assert len(ledger.bodies) == 10  # a message that is lost is stored when it is sent again
+
+
+async def test_an_entry_that_may_exist_is_waited_for_and_an_operator_can_end_that(monkeypatch, caplog):
+    monkeypatch.setattr(deduplication, "RETRY_INITIAL_S", 0.001)
+    monkeypatch.setattr(deduplication, "RETRY_MAX_S", 0.002)
+    ledger = stored_by(3)
+    reads = losing(ledger, (1,), EntryUnknown("a bookie is away"))
+    topic = Topic(ledger)
+    await until(lambda: reads[1] > 3 * deduplication.LOST_TRIES)
+    assert topic.deduplication.state is DeduplicationState.REPLAYING and not topic.publishing.is_ready
+    assert "switch deduplication off for this topic" in caplog.text
+    topic.use_policies(EffectivePolicies.resolve(Settings()))
+    assert topic.publishing.is_ready
+    await asyncio.gather(*topic.tasks)
+    assert topic.deduplication.state is DeduplicationState.OFF and topic.publishing.stages == ()
 
 
 async def test_without_the_policy_the_cursor_of_an_earlier_owner_is_deleted():
