@@ -13,7 +13,7 @@ What a quota that is used up does:
   are refused, with ProducerBlockedQuotaExceededError or …Exception, until the backlog has fallen. Clients try again by
   themselves after the first. The refusal measures at once, so it ends as soon as the backlog has fallen.
 - `consumer_backlog_eviction`: the next check takes the oldest messages away from the subscriptions that are too far
-  behind, down to `EVICTION_SHARE` of the size, or to the age.
+  behind. It goes down to `EVICTION_SHARE` of the size, or to the age.
 
 All this reaches the storage as acknowledgements only. So a crash loses at most a move that the next check repeats.
 

@@ -265,8 +265,8 @@ class EffectivePolicies:
     def resolve(cls, settings: Settings, *levels: PolicyValues) -> "EffectivePolicies":
         """What the settings and the levels say together. `levels` go from the widest to the narrowest.
 
-        Policies that are not in the table are left out, and values that this release does not understand: a newer
-        coordinator may know more of them.
+        Policies that are not in the table are left out, and so are values that this release does not understand. A
+        newer coordinator may know more.
         """
         levels = tuple(map(understood, levels))
         found = {

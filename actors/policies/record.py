@@ -1,6 +1,6 @@
 """The metadata record of the policies of a namespace or a topic, and when it was created.
 
-Policies that are not in the table stay in the record as they are, and so do values that are not understood: a newer
+Policies that are not in the table stay in the record as they are, and so do values that are not understood. A newer
 release may have set them. What holds leaves them out (`EffectivePolicies.resolve`).
 """
 

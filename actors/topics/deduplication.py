@@ -26,8 +26,8 @@ done, it would be refused for ever.
 An entry may be lost: no bookie that should have it has an intact copy. A replay asks for it `LOST_TRIES` times, and
 then goes on behind it. A message of that entry is stored again if its producer sends it again, as nobody can read the
 first one. An entry that may exist on a bookie that is away is waited for: to pass it would store a message twice. The
-topic takes no messages until then, which an operator can end: by starting the bookie, by having the cluster forget it,
-or by switching deduplication off for the topic.
+topic takes no messages until then. An operator can end that: start the bookie, have the cluster forget it, or switch
+deduplication off for the topic.
 
 Invariants:
 

@@ -139,7 +139,7 @@ NEWER: tuple[dict[str, object], ...] = (
 
 
 @pytest.mark.parametrize("newer", NEWER)
-def test_what_a_newer_coordinator_knows_is_ignored_with_a_warning_and_all_else_counts(
+def test_what_a_newer_coordinator_knows_is_ignored_with_a_warning(
     newer: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench()

@@ -45,7 +45,7 @@ def test_a_ledger_without_a_time_of_its_end_was_there_when_the_topic_was_loaded(
     assert topic.arrivals.before(7_000) == (-1, -1)
 
 
-def test_what_the_broker_sees_arrive_is_known_to_the_second_and_its_last_entry_exactly() -> None:
+def test_what_the_broker_sees_arrive_is_known_to_the_second() -> None:
     topic = Topic([LedgerInfo(1, 0)], 100_000)
     for _ in range(30):
         topic.now_ms += 300
