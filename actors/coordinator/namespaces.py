@@ -7,7 +7,7 @@ force has a mark in its record, which nothing takes back (see `namespace_deletio
 A change of policies is stored by compare-and-set, entered in the copy, and then told to `on_policies`, without a pause
 between the last two. So brokers are told of stored changes only, in the order of their versions.
 
-`changes_in_doubt` settles a change whose outcome is unknown. What is stored then is taken over and told, a deletion
+`CertainRecords` settles a change whose outcome is unknown. What is stored then is taken over and told, a deletion
 that happened is told, and a namespace that was to be created is created. A namespace whose deletion is in doubt takes
 no topics.
 
@@ -27,14 +27,13 @@ from ...protocol.topics import parse_namespace
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
-from ...storage.metadata.certain_writes import delete_certain, put_certain
+from ...storage.metadata.certain_records import CertainRecords, remove_record
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.store import list_all
+from ...storage.metadata.store import Versioned, list_all
 from ..members.contracts_namespaces import NamespacePolicies
 from ..policies.automatic_creation import AutoTopicCreation
 from ..policies.effective import POLICIES, understood
 from ..policies.record import NamespaceRecord
-from .changes_in_doubt import ChangesInDoubt
 from .tenants import Tenants
 
 _CREATION = "auto_topic_creation_override"
@@ -60,10 +59,15 @@ class Namespaces:
         self._going: dict[str, None] = {}
         self.on_marked: Callable[[str], None] = lambda name: None
         """Told of each namespace whose record says that it is being deleted, as soon as that is known."""
-        self._in_doubt: ChangesInDoubt[NamespaceRecord | None] = ChangesInDoubt(
-            env, store, "namespace", self._changing, self._settle_one
+        self._stored = CertainRecords(
+            env,
+            store,
+            "namespace",
+            changing=lambda name: self._changing,
+            key_of=metadata_keys.namespace,
+            version_of=self._version_of,
+            take=self._take,
         )
-        """Namespaces of which a change may be stored or not, with the record of one that was to be created."""
 
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable, MetadataError for a record that cannot be read."""
@@ -74,8 +78,8 @@ class Namespaces:
 
     async def close(self) -> None:
         """End what is under way."""
-        await self.tenants.in_doubt.close()
-        await self._in_doubt.close()
+        await self.tenants.stored.close()
+        await self._stored.close()
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
@@ -141,8 +145,7 @@ class Namespaces:
             if name in self._namespaces:
                 raise KeyExists(f"the namespace {name} already exists")
             await _delete_schemas(self._env, self._store, name)
-            change = put_certain(self._env, self._store, metadata_keys.namespace(name), record.pack(), None)
-            self._enter(name, record, await self._in_doubt.outcome_of(name, change, record))
+            self._enter(name, record, await self._stored.put(name, record.pack(), None))
 
     async def set_policy(self, namespace: str, policy: str, value: object) -> None:
         """Set one policy; None takes it away. Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong
@@ -160,8 +163,7 @@ class Namespaces:
             before = NamespaceRecord.read(key, found.value)
             record, version = change(before), found.version
             if record != before:
-                write = put_certain(self._env, self._store, key, record.pack(), version)
-                version = await self._in_doubt.outcome_of(namespace, write, None)
+                version = await self._stored.put(namespace, record.pack(), version)
             self._enter(namespace, record, version)
 
     async def delete(self, name: str, topics_in: Callable[[str], Sequence[str]]) -> None:
@@ -172,12 +174,11 @@ class Namespaces:
                 raise NotAllowedError(f"the namespace {name} still has topics: delete them first", exists=True)
             self._going[name] = None
             try:
-                change = delete_certain(self._env, self._store, metadata_keys.namespace(name))
-                await self._in_doubt.outcome_of(name, change, None)
+                await self._stored.delete(name)
                 self._gone(name)
                 await _delete_schemas(self._env, self._store, name)
             finally:
-                if name not in self._in_doubt:
+                if name not in self._stored:
                     del self._going[name]
 
     async def mark(self, name: str) -> None:
@@ -189,16 +190,14 @@ class Namespaces:
             if found is None:
                 raise TopicNotFound(f"the namespace {name} does not exist", namespace=name)
             record = NamespaceRecord.read(key, found.value).as_deleted()
-            change = put_certain(self._env, self._store, key, record.pack(), found.version)
-            self._enter(name, record, await self._in_doubt.outcome_of(name, change, None))
+            self._enter(name, record, await self._stored.put(name, record.pack(), found.version))
 
     async def remove_marked(self, name: str) -> None:
         """Delete the record of a marked namespace; no topic is left. No error when it is gone, or was created again."""
         async with self._changing:
             if not self.is_marked(name):
                 return  # an earlier try did it; `create` deletes schemas that are left
-            change = delete_certain(self._env, self._store, metadata_keys.namespace(name))
-            await self._in_doubt.outcome_of(name, change, None)
+            await self._stored.delete(name)
             self._gone(name)
             await _delete_schemas(self._env, self._store, name)
 
@@ -212,23 +211,21 @@ class Namespaces:
     async def delete_tenant(self, name: str) -> None:
         """Raises NoSuchKey, NotAllowedError while it has namespaces."""
         async with self._changing:
-            if self.names(name) or any(one.startswith(f"{name}/") for one in self._in_doubt.names()):
+            if self.names(name) or any(one.startswith(f"{name}/") for one in self._stored.in_doubt()):
                 raise NotAllowedError(f"the tenant {name} still has namespaces: delete them first", exists=True)
             await self.tenants.delete(name)
 
     # -- inside --------------------------------------------------------------------------------------------------
 
-    async def _settle_one(self, namespace: str, created: NamespaceRecord | None) -> None:
-        key = metadata_keys.namespace(namespace)
-        found, known = await self._store.get(key), self._namespaces.get(namespace)
+    def _version_of(self, namespace: str) -> int | None:
+        known = self._namespaces.get(namespace)
+        return None if known is None else known[1]
+
+    def _take(self, namespace: str, found: Versioned | None) -> None:
         if found is not None:
-            record, version = NamespaceRecord.read(key, found.value), found.version
-            if known is not None and known[1] == version:
-                version = await self._store.put(key, found.value, version)
-            self._enter(namespace, record, version)
-        elif created is not None:
-            self._enter(namespace, created, await self._store.put(key, created.pack(), None))
-        elif known is not None:
+            key = metadata_keys.namespace(namespace)
+            self._enter(namespace, NamespaceRecord.read(key, found.value), found.version)
+        elif namespace in self._namespaces:
             self._gone(namespace)
         self._going.pop(namespace, None)
 
@@ -254,4 +251,4 @@ class Namespaces:
 async def _delete_schemas(env: Environment, store: EpochMetadataStore, namespace: str) -> None:
     """Delete the schemas of topics that did not exist. Nobody adds any while the namespace does not exist."""
     for key, _ in await list_all(store, metadata_keys.schemas_prefix(namespace)):
-        await delete_certain(env, store, key)
+        await remove_record(env, store, key)

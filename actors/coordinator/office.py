@@ -206,6 +206,7 @@ class Office:
         await self.growths.close()
         await self.deletions.close()
         await self.topic_policies.close()
+        await self.registry.close()
         await self.namespaces.close()
         await self.placement.close()
         await self.broker_calls.close()

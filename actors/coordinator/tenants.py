@@ -1,7 +1,7 @@
 """Which tenants exist: records, with a copy in the coordinator's memory.
 
-Part of `namespaces`, which runs changes one by one. `changes_in_doubt` settles a change whose outcome is unknown: what
-is stored then counts, and a tenant that was to be created is created. A tenant whose deletion is in doubt takes no
+Part of `namespaces`, which runs changes one by one. `CertainRecords` settles a change whose outcome is unknown: what is
+stored then counts, and a tenant that was to be created is created. A tenant whose deletion is in doubt takes no
 namespaces.
 """
 
@@ -12,10 +12,9 @@ from ...protocol.errors import KeyExists, NoSuchKey
 from ...protocol.topics import check_named_entity
 from ...runtime.environment import Environment
 from ...storage.metadata import keys as metadata_keys
-from ...storage.metadata.certain_writes import delete_certain, put_certain
+from ...storage.metadata.certain_records import CertainRecords
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.store import list_all, pack, unpack
-from .changes_in_doubt import ChangesInDoubt
+from ...storage.metadata.store import Versioned, list_all, pack, unpack
 
 TenantRecord = dict[str, object]
 
@@ -24,10 +23,15 @@ class Tenants:
     """See the module. `changing` is the lock that its owner holds during a change."""
 
     def __init__(self, env: Environment, store: EpochMetadataStore, changing: asyncio.Lock) -> None:
-        self.in_doubt: ChangesInDoubt[TenantRecord | None] = ChangesInDoubt(
-            env, store, "tenant", changing, self._settle_one
+        self.stored = CertainRecords(
+            env,
+            store,
+            "tenant",
+            changing=lambda name: changing,
+            key_of=metadata_keys.tenant,
+            version_of=self._version_of,
+            take=self._take,
         )
-        """Tenants of which a change may be stored or not, with the record of one that was to be created."""
         self._env = env
         self._store = store
         self._records: dict[str, tuple[TenantRecord, int]] = {}
@@ -68,8 +72,7 @@ class Tenants:
             raise NoSuchKey(f"the tenant {name} does not exist")
         known = _read(found.value) if found is not None else {"created_ms": self._env.clock.now_ms()}
         value = {**known, **record}
-        change = put_certain(self._env, self._store, key, pack(value), found.version if found is not None else None)
-        version = await self.in_doubt.outcome_of(name, change, value if create else None)
+        version = await self.stored.put(name, pack(value), found.version if found is not None else None)
         self._going.pop(name, None)  # a deletion was in doubt until now
         self._records[name] = (value, version)
 
@@ -78,23 +81,19 @@ class Tenants:
         self.get(name)
         self._going[name] = None
         try:
-            change = delete_certain(self._env, self._store, metadata_keys.tenant(name))
-            await self.in_doubt.outcome_of(name, change, None)
+            await self.stored.delete(name)
             del self._records[name]
         finally:
-            if name not in self.in_doubt:
+            if name not in self.stored:
                 self._going.pop(name, None)
 
-    async def _settle_one(self, name: str, created: TenantRecord | None) -> None:
-        key = metadata_keys.tenant(name)
-        found, known = await self._store.get(key), self._records.get(name)
+    def _version_of(self, name: str) -> int | None:
+        known = self._records.get(name)
+        return None if known is None else known[1]
+
+    def _take(self, name: str, found: Versioned | None) -> None:
         if found is not None:
-            version = found.version
-            if known is not None and known[1] == version:
-                version = await self._store.put(key, found.value, version)
-            self._records[name] = (_read(found.value), version)
-        elif created is not None:
-            self._records[name] = (created, await self._store.put(key, pack(created), None))
+            self._records[name] = (_read(found.value), found.version)
         else:
             self._records.pop(name, None)
         self._going.pop(name, None)

@@ -48,7 +48,7 @@ from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
-from ...storage.metadata.certain_writes import delete_certain
+from ...storage.metadata.certain_records import remove_record
 from ...storage.metadata.store import MetadataStore
 from ..members.contracts_broker import DELETE_TIMEOUT_S, BrokerContract
 from ..members.peer_calls import MemberCalls
@@ -276,7 +276,7 @@ class TopicDeletions:
         await self._placement.end_exceptions(members)
         await self._policies.delete(name)
         # Since the mark no broker adds a schema (`schemas.registry`): each such write needs the record without it.
-        await delete_certain(self._env, self._store, metadata_keys.schema(name.path))
+        await remove_record(self._env, self._store, metadata_keys.schema(name.path))
         await self._registry.delete(name)
 
     async def _remove_group(self, group: Sequence[str]) -> None:

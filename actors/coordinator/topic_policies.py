@@ -5,32 +5,28 @@ is guarded by its epoch, and by the version of the topic's own record. So polici
 first marks the topic's record, then deletes the policies, last the topic's record. Changes run one by one.
 
 As in `namespaces`, a change is stored by compare-and-set, entered in the copy, and told to `on_policies`, with no pause
-between the last two. `changes_in_doubt` settles a change whose outcome is unknown. A record that was to be created is
+between the last two. `CertainRecords` settles a change whose outcome is unknown. A record that was to be created is
 created. If the topic's own record has changed meanwhile, neither try can succeed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
 from ...protocol.errors import ConditionFailed, NotAllowedError, ServiceUnitNotReady
 from ...protocol.topics import TopicName, topic_of_path
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
-from ...storage.metadata.certain_writes import delete_certain, put_certain
+from ...storage.metadata.certain_records import CertainRecords
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.store import Guard, list_all
+from ...storage.metadata.store import Guard, Versioned, list_all
 from ..members.contracts_namespaces import NamespacePolicies, PolicyPage
 from ..policies.record import NamespaceRecord
-from .changes_in_doubt import ChangesInDoubt
 from .namespaces import Namespaces
 from .topic_registry import TopicRegistry
 
 PAGE = 5000
 """Namespaces and topics that one answer holds."""
-
-Outcome = TypeVar("Outcome")
 
 
 class TopicPolicies:
@@ -51,10 +47,15 @@ class TopicPolicies:
         self._on_policies = on_policies
         self._records: dict[str, tuple[NamespaceRecord, int]] = {}
         self._changing = asyncio.Lock()
-        self._in_doubt: ChangesInDoubt[tuple[NamespaceRecord, Guard]] = ChangesInDoubt(
-            env, store, "topic-policies", self._changing, self._settle_one
+        self._stored = CertainRecords(
+            env,
+            store,
+            "topic-policies",
+            changing=lambda topic: self._changing,
+            key_of=lambda topic: metadata_keys.topic_policies(TopicName.parse(topic).path),
+            version_of=self._version_of,
+            take=self._take,
         )
-        """Topics of which a change may be stored or not: what was to be stored, and on which condition."""
 
     async def start(self) -> None:
         """Read everything. Raises MetadataUnavailable, MetadataError for a record that cannot be read."""
@@ -64,7 +65,7 @@ class TopicPolicies:
 
     async def close(self) -> None:
         """End what is under way."""
-        await self._in_doubt.close()
+        await self._stored.close()
 
     def policies(self, topic: TopicName) -> NamespacePolicies:
         """What is set for a topic. Raises TopicNotFound."""
@@ -91,17 +92,15 @@ class TopicPolicies:
             guard = self._guard(topic)
             version = found.version if found is not None else None
             if record.policies != (before.policies if before is not None else {}):
-                change = put_certain(self._env, self._store, key, record.pack(), version, needs=guard)
-                version = await self._outcome_of(topic, change, record, guard)
+                version = await self._put(topic, record, version, guard)
             if version is not None:
                 self._enter(topic.full, record, version)
 
     async def delete(self, topic: TopicName) -> None:
         """Delete what is set for a topic that is being deleted. No error when there is nothing."""
         async with self._changing:
-            if topic.full in self._records or topic.full in self._in_doubt:
-                await delete_certain(self._env, self._store, metadata_keys.topic_policies(topic.path))
-                self._in_doubt.forget(topic.full)  # the mark keeps it from being stored
+            if topic.full in self._records or topic.full in self._stored:
+                await self._stored.delete(topic.full)  # the mark keeps a change in doubt from being stored
                 self._gone(topic.full)
 
     # -- inside --------------------------------------------------------------------------------------------------
@@ -122,29 +121,22 @@ class TopicPolicies:
             raise ServiceUnitNotReady(f"{topic.full} is being deleted")
         return guard
 
-    async def _outcome_of(
-        self, topic: TopicName, change: Awaitable[Outcome], record: NamespaceRecord, guard: Guard
-    ) -> Outcome:
+    async def _put(self, topic: TopicName, record: NamespaceRecord, version: int | None, guard: Guard) -> int:
         try:
-            return await self._in_doubt.outcome_of(topic.full, change, (record, guard))
+            return await self._stored.put(topic.full, record.pack(), version, needs=guard)
         except ConditionFailed:
             raise ServiceUnitNotReady(f"{topic.full} changed at this moment: try again") from None
 
-    async def _settle_one(self, topic: str, condition: tuple[NamespaceRecord, Guard]) -> None:
-        wanted, guard = condition
-        key = metadata_keys.topic_policies(TopicName.parse(topic).path)
-        found, known = await self._store.get(key), self._records.get(topic)
+    def _version_of(self, topic: str) -> int | None:
+        known = self._records.get(topic)
+        return None if known is None else known[1]
+
+    def _take(self, topic: str, found: Versioned | None) -> None:
         if found is not None:
-            version = found.version
-            if known is not None and known[1] == version:
-                version = await self._store.put(key, found.value, version)
-            self._enter(topic, NamespaceRecord.read(key, found.value), version)
-        elif known is None:
-            try:
-                version = await put_certain(self._env, self._store, key, wanted.pack(), None, needs=guard)
-            except ConditionFailed:
-                return
-            self._enter(topic, wanted, version)
+            key = metadata_keys.topic_policies(TopicName.parse(topic).path)
+            self._enter(topic, NamespaceRecord.read(key, found.value), found.version)
+        else:
+            self._gone(topic)
 
     def _enter(self, topic: str, record: NamespaceRecord, version: int) -> None:
         """Take over what is stored, and tell it if it is news."""

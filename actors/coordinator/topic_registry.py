@@ -2,7 +2,9 @@
 
 Only the active coordinator changes these records (each write is guarded by its epoch). So its copy is right as long as
 it is active. Changes of one topic run one by one, those of different topics at the same time (their writes then share a
-transaction). A namespace with a topic under way is not deleted (see `namespaces`). A topic that is being deleted exists
+transaction). `CertainRecords` settles a change whose outcome is unknown. A topic whose creation is in doubt neither
+exists nor can be created until then: callers get ServiceUnitNotReady. A namespace with a topic under way, or in doubt,
+is not deleted (see `namespaces`). A topic that is being deleted exists
 until its record is gone. Callers that want to use it, create it or grow it get ServiceUnitNotReady (see
 `topic_deletions`). One that grows has its former number of partitions until the growth has ended (see `topic_growth`).
 
@@ -35,9 +37,9 @@ from ...runtime.environment import Environment
 from ...runtime.named_locks import NamedLocks
 from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
-from ...storage.metadata.certain_writes import delete_certain, put_certain
+from ...storage.metadata.certain_records import CertainRecords
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, list_pages, pack, unpack
+from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, Versioned, list_pages, pack, unpack
 from ..policies.automatic_creation import PARTITIONS_MAX
 from .namespaces import Namespaces
 
@@ -114,6 +116,15 @@ class TopicRegistry:
         """Topics of each namespace, partitions counted one by one; also those that are being created."""
         self._changing = NamedLocks()
         """Held while the record of a topic is changed, by its full name."""
+        self._stored = CertainRecords(
+            env,
+            store,
+            "topic",
+            changing=self._changing.hold,
+            key_of=lambda full_name: metadata_keys.topic(TopicName.parse(full_name).path),
+            version_of=self._versions.get,
+            take=self._settled,
+        )
         self.creating: dict[str, asyncio.Future[None]] = {}
         """By full name: ends when the topic is created, or is not."""
 
@@ -124,6 +135,10 @@ class TopicRegistry:
                 topic = topic_of_path(key.removeprefix(metadata_keys.TOPICS_PREFIX))
                 value = cast("TopicFields", unpack(record.value))
                 self._take(topic, value, record.version)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._stored.close()
 
     @property
     def topic_count(self) -> int:
@@ -297,7 +312,7 @@ class TopicRegistry:
     async def delete(self, topic: TopicName) -> None:
         """Delete the record of a marked topic; whatever it owned is gone already. No error when it is not there."""
         async with self._changing.hold(topic.full):
-            await delete_certain(self._env, self._store, metadata_keys.topic(topic.path))
+            await self._stored.delete(topic.full)
             self.deleting.pop(topic.full, None)
             self._versions.pop(topic.full, None)
             self._remove(topic)
@@ -346,9 +361,10 @@ class TopicRegistry:
         return [(name, self._partitions[name]) for name in names[first : first + max(1, min(limit, LIST_LIMIT_MAX))]]
 
     def names_in(self, namespace: str) -> list[str]:
-        """Full names of the topics of a namespace, and of those that are being created there."""
+        """Full names of the topics of a namespace, and of those that are being created there, or may have been."""
         there = self._names_by_namespace.get(namespace, ())
-        coming = [name for name in self.creating if TopicName.parse(name).namespace == namespace]
+        under_way = (*self.creating, *self._stored.in_doubt())
+        coming = [name for name in under_way if TopicName.parse(name).namespace == namespace]
         return list(dict.fromkeys((*there, *coming)))
 
     # -- growth --------------------------------------------------------------------------------------------------
@@ -411,7 +427,10 @@ class TopicRegistry:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _check_stays(self, topic: TopicName) -> None:
-        """Raise ServiceUnitNotReady for a topic that is being deleted, and for its partitions."""
+        """Raise ServiceUnitNotReady for a topic that is being deleted, or may have been created, and its partitions."""
+        for one in (topic.full, topic.partitioned_name) if self._stored else ():
+            if one in self._stored and one not in self._partitions:
+                raise ServiceUnitNotReady(f"it is not known yet whether {one} was created: try again")
         if self.deleting and (topic.full in self.deleting or topic.partitioned_name in self.deleting):
             raise ServiceUnitNotReady(f"{topic.full} is being deleted")
 
@@ -428,8 +447,16 @@ class TopicRegistry:
 
     async def _write(self, topic: TopicName, value: TopicFields, version: int | None) -> None:
         """Store a topic's record in place of that version, and take it over."""
-        key = metadata_keys.topic(topic.path)
-        self._take(topic, value, await put_certain(self._env, self._store, key, pack(dict(value)), version))
+        self._take(topic, value, await self._stored.put(topic.full, pack(dict(value)), version))
+
+    def _settled(self, full_name: str, found: Versioned | None) -> None:
+        """It is known what became of a change that was in doubt."""
+        topic = TopicName.parse(full_name)
+        if found is not None:
+            self._take(topic, cast("TopicFields", unpack(found.value)), found.version)
+        elif full_name not in self.deleting:  # else its deletion goes on, and ends with it
+            self._versions.pop(full_name, None)
+            self._remove(topic)
 
     def _take(self, topic: TopicName, value: TopicFields, version: int | None) -> None:
         """Take over what a topic's record says. Version None: it has no record."""

@@ -95,6 +95,7 @@ class Drains:
 
     async def close(self) -> None:
         await self._tasks.close()
+        await self.desired.close()
 
     def view(self) -> dict[str, DrainView]:
         """How far each member has come that drains, that is just being ended, or of which something is left."""

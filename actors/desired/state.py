@@ -1,7 +1,8 @@
 """The desired state in the hands of the active coordinator: read once, changed one at a time, told to listeners.
 
-Each change is a compare-and-set of the record under the coordinator's epoch. After a lost answer the record is read
-again before the next change. A cluster without the record has no supervisor that looks at it: changes are refused.
+Each change is a compare-and-set of the record under the coordinator's epoch. `CertainRecords` settles one whose outcome
+is unknown: listeners are told as soon as it turns out to be stored, or it can never be stored. A cluster without the
+record has no supervisor that looks at it: changes are refused.
 
 `leaving` are members whose Ray node is about to go. They are treated like those that drain, for as long as the node is
 there, and the record does not know of them.
@@ -12,22 +13,22 @@ be empty yet. A coordinator that begins finds them by their cookies.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
-from ...protocol.errors import ClusterError, NoSuchKey
+from ...protocol.errors import ClusterError
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
-from ...storage.metadata.certain_writes import put_certain
+from ...storage.metadata.certain_records import CertainRecords, remove_record
+from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.registered_bookies import registered_bookies
-from ...storage.metadata.store import MetadataStore
+from ...storage.metadata.store import Versioned
 from .record import DesiredState
 
 
 class DesiredMembers:
     """See the module. Listeners of `on_change` are called after each change, also of `leaving`."""
 
-    def __init__(self, env: Environment, store: MetadataStore, settings: Settings) -> None:
+    def __init__(self, env: Environment, store: EpochMetadataStore, settings: Settings) -> None:
         self.on_change: list[Callable[[], None]] = []
         self.state: DesiredState | None = None
         self.leaving: frozenset[str] = frozenset()
@@ -37,6 +38,15 @@ class DesiredMembers:
         self._needed = settings.ensemble_size
         self._version = 0
         self._changing = asyncio.Lock()
+        self._stored = CertainRecords(
+            env,
+            store,
+            "desired-state",
+            changing=lambda key: self._changing,
+            key_of=str,
+            version_of=self._version_of,
+            take=self._settled,
+        )
 
     async def start(self) -> None:
         """Read the record and the cookies. Raises MetadataUnavailable, MetadataError."""
@@ -44,6 +54,10 @@ class DesiredMembers:
         if self.state is not None:
             cookies = await registered_bookies(self._store)
             self.retired = {bookie: None for bookie in cookies if bookie not in self.state}
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._stored.close()
 
     @property
     def emptied(self) -> frozenset[str]:
@@ -83,11 +97,7 @@ class DesiredMembers:
 
     async def forget_cookie(self, bookie: str) -> None:
         """Delete the cookie of a retired bookie, as the last of what there is of it. Raises what the store raises."""
-        key = metadata_keys.bookie(bookie)
-        record = await self._store.get(key)
-        if record is not None:
-            with suppress(NoSuchKey):  # an answer was lost
-                await self._store.delete(key, record.version)
+        await remove_record(self._env, self._store, metadata_keys.bookie(bookie))
         self.retired.pop(bookie, None)
 
     async def _change(self, change: Callable[[DesiredState], DesiredState]) -> DesiredState:
@@ -96,8 +106,7 @@ class DesiredMembers:
             before = self._require()
             wanted = change(before)
             if wanted != before:
-                key, value = metadata_keys.DESIRED_STATE, wanted.pack()
-                self._version = await put_certain(self._env, self._store, key, value, self._version)
+                self._version = await self._stored.put(metadata_keys.DESIRED_STATE, wanted.pack(), self._version)
                 self._take(wanted)
         self._tell()
         return wanted
@@ -107,6 +116,16 @@ class DesiredMembers:
         if record is not None:
             self._take(DesiredState.unpack(record.value))
             self._version = record.version
+
+    def _version_of(self, key: str) -> int:
+        return self._version
+
+    def _settled(self, key: str, found: Versioned | None) -> None:
+        """It is known what became of a change that was in doubt."""
+        if found is not None:
+            self._take(DesiredState.unpack(found.value))
+            self._version = found.version
+            self._tell()
 
     def _take(self, state: DesiredState) -> None:
         """The record is so now. A bookie is retired as soon as this coordinator knows that the record forgot it."""

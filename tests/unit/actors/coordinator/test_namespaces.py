@@ -109,15 +109,17 @@ async def test_the_next_change_tells_what_a_lost_answer_left_in_the_store(
 ) -> None:
     namespaces = bench.namespaces
 
-    async def lost(env: object, store: MemoryMetadataStore, key: str, value: bytes, version: int | None) -> int:
+    async def lost(
+        env: object, store: MemoryMetadataStore, key: str, value: bytes, version: int | None, *, needs: object
+    ) -> int:
         await store.put(key, value, version)
         raise OutcomeUnknown("the answer was lost")
 
-    monkeypatch.setattr("magnetar.actors.coordinator.namespaces.put_certain", lost)
+    monkeypatch.setattr("magnetar.storage.metadata.certain_records.put_certain", lost)
     with pytest.raises(OutcomeUnknown):
         await namespaces.set_policy(NAME, BOUND, 3)
     assert bench.told == []
-    monkeypatch.setattr("magnetar.actors.coordinator.namespaces.put_certain", certain_writes.put_certain)
+    monkeypatch.setattr("magnetar.storage.metadata.certain_records.put_certain", certain_writes.put_certain)
     await namespaces.set_policy(NAME, "max_consumers_per_topic", 4)
     assert [one.policies for one in bench.told] == [{BOUND: 3, "max_consumers_per_topic": 4}]
 

@@ -5,13 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from magnetar.actors.coordinator import changes_in_doubt
 from magnetar.actors.coordinator.namespaces import Namespaces
 from magnetar.actors.members.contracts_namespaces import NamespacePolicies
 from magnetar.protocol.errors import BadVersion, NoSuchKey, NotAllowedError, OutcomeUnknown
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
-from magnetar.storage.metadata import certain_writes
+from magnetar.storage.metadata import certain_records, certain_writes
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import take_office
@@ -44,7 +43,7 @@ class Bench:
         return await MemoryMetadataStore(self.store.records).get(KEY)
 
     async def settled(self) -> None:
-        await until(lambda: not self.namespaces._in_doubt.names())
+        await until(lambda: not self.namespaces._stored.in_doubt())
         stored = await self.stored()
         if stored is None:
             assert not self.namespaces.exists(NAME)
@@ -58,7 +57,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch, landed: bool) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(changes_in_doubt, "SETTLE_INITIAL_S", 0.005)
+    monkeypatch.setattr(certain_records, "SETTLE_INITIAL_S", 0.005)
     monkeypatch.setattr(certain_writes, "SETTLE_LIMIT_S", 0.01)
     monkeypatch.setitem(certain_writes.put_certain.__kwdefaults__, "settle_limit_s", 0.01)
     env = Environment.real(1)
@@ -157,7 +156,7 @@ async def test_a_coordinator_that_was_replaced_gives_up_its_doubts(bench: Bench,
     bench.store.silent = False
     await bench.open()
     stored = await bench.stored()
-    settler = old._in_doubt.settler
+    settler = old._stored.settler
     assert settler is not None
     await until(settler.done)
     assert settler.exception() is None and await bench.stored() == stored
@@ -168,7 +167,7 @@ async def test_a_coordinator_that_ends_ends_its_doubts(bench: Bench, landed: boo
     bench.store.silent = True
     with pytest.raises(OutcomeUnknown):
         await bench.namespaces.set_policy(NAME, BOUND, 3)
-    settler = bench.namespaces._in_doubt.settler
+    settler = bench.namespaces._stored.settler
     assert settler is not None
     await bench.namespaces.close()
     assert settler.cancelled() and bench.told == []
@@ -181,7 +180,7 @@ ACME = metadata_keys.tenant("acme")
 
 async def tenant_settled(bench: Bench) -> None:
     tenants = bench.namespaces.tenants
-    await until(lambda: not tenants.in_doubt.names())
+    await until(lambda: not tenants.stored.in_doubt())
     stored = await MemoryMetadataStore(bench.store.records).get(ACME)
     assert ("acme" in tenants.names()) is (stored is not None)
     if stored is not None:

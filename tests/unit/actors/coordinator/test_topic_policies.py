@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from magnetar.actors.coordinator import changes_in_doubt
 from magnetar.actors.coordinator.namespaces import Namespaces
 from magnetar.actors.coordinator.topic_policies import TopicPolicies
 from magnetar.actors.coordinator.topic_registry import TopicRegistry
@@ -21,7 +20,7 @@ from magnetar.protocol.errors import (
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
-from magnetar.storage.metadata import certain_writes
+from magnetar.storage.metadata import certain_records, certain_writes
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import take_office
@@ -67,7 +66,7 @@ class Bench:
 
     async def settled(self) -> None:
         """No change is in doubt, and the copy is what is stored."""
-        await until(lambda: not self.policies._in_doubt.names())
+        await until(lambda: not self.policies._stored.in_doubt())
         stored, row = await self.stored(), self.policies.policies(TOPIC)
         if stored is None:
             assert (row.version, row.policies) == (-1, {})
@@ -78,7 +77,7 @@ class Bench:
 
 @pytest.fixture
 async def bench(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bench]:
-    monkeypatch.setattr(changes_in_doubt, "SETTLE_INITIAL_S", 0.005)
+    monkeypatch.setattr(certain_records, "SETTLE_INITIAL_S", 0.005)
     monkeypatch.setattr(certain_writes, "SETTLE_LIMIT_S", 0.01)
     monkeypatch.setitem(certain_writes.put_certain.__kwdefaults__, "settle_limit_s", 0.01)
     env = Environment.real(1)
@@ -136,7 +135,7 @@ async def test_a_topic_that_is_deleted_while_in_doubt_leaves_no_policies(bench: 
         await bench.policies.set(TOPIC, OTHER, 4)
     await bench.policies.delete(TOPIC)
     assert await bench.stored() is None
-    await until(lambda: not bench.policies._in_doubt.names())
+    await until(lambda: not bench.policies._stored.in_doubt())
     assert await bench.stored() is None and bench.policies.with_policies("") == []
 
 
@@ -146,7 +145,7 @@ async def test_a_coordinator_that_was_replaced_gives_up_its_doubts(bench: Bench,
     bench.store.landed, bench.store.away = landed, 0
     await bench.doubt()
     await bench.open()
-    settler = old._in_doubt.settler
+    settler = old._stored.settler
     assert settler is not None
     await until(settler.done)
     assert settler.exception() is None

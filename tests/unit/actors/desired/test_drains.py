@@ -13,6 +13,8 @@ from magnetar.protocol.errors import MetadataUnavailable, NoSuchKey
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.cluster_identity import create_cluster
+from magnetar.storage.metadata.epoch_guard import EpochMetadataStore, take_office
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
@@ -58,9 +60,9 @@ class NoTopics:
 class Members:
     """Two brokers and four bookies of a cluster, and what drains them."""
 
-    def __init__(self, env: Environment, store: MemoryMetadataStore) -> None:
-        self.store = store
-        self.desired = DesiredMembers(env, store, Settings())
+    def __init__(self, env: Environment, store: MemoryMetadataStore, office: EpochMetadataStore) -> None:
+        self.store, self.office = store, office
+        self.desired = DesiredMembers(env, office, Settings())
         self.processes = Processes()
         self.drains = Drains(env, self.desired, store, NoTopics())
         self.drains.processes = self.processes
@@ -86,10 +88,11 @@ class Members:
 async def members() -> AsyncIterator[Members]:
     env = Environment.real()
     store = MemoryMetadataStore()
+    await create_cluster(store, "c", 0)
     await store.put(metadata_keys.DESIRED_STATE, DesiredState.of(2, 4).pack(), None)
     for number in range(1, 5):
         await store.put(metadata_keys.bookie(f"bookie-{number}"), pack({"instance": "i"}), None)
-    found = Members(env, store)
+    found = Members(env, store, await take_office(store))
     yield found
     await found.drains.close()
     env.close()
@@ -166,7 +169,7 @@ async def test_a_ledger_that_appears_at_the_last_moment_keeps_its_bookie(members
     await members.resumed("bookie-4")
     assert members.processes.erased == []
     assert "bookie-4" in members.state.draining
-    await members.store.delete(metadata_keys.ledger(7), 0)
+    await members.office.delete(metadata_keys.ledger(7), 0)
     await members.forgotten("bookie-4")
     assert members.processes.erased == ["bookie-4"]
 
@@ -210,7 +213,7 @@ async def test_a_ledger_that_cannot_be_decoded_keeps_every_bookie_and_says_which
     await members.desired.drain("bookie-4")
     await eventually(lambda: f"the record with the key {damaged} may name a bookie that drains" in caplog.text)
     assert not members.processes.ended and "bookie-4" in members.state
-    await members.store.delete(damaged, None)
+    await members.office.delete(damaged, None)
     await members.forgotten("bookie-4")
     assert members.processes.erased == ["bookie-4"]
 
@@ -230,14 +233,14 @@ async def test_a_bookie_drains_until_its_directory_and_its_cookie_are_gone(
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await members.start()
-    erasing, deleting, delete = asyncio.Event(), asyncio.Event(), members.store.delete
+    erasing, deleting, delete = asyncio.Event(), asyncio.Event(), members.office.delete
     members.processes.at_erase = erasing.wait
 
     async def slow_delete(*arguments: Any) -> None:
         await deleting.wait()
         await delete(*arguments)
 
-    monkeypatch.setattr(members.store, "delete", slow_delete)
+    monkeypatch.setattr(members.office, "delete", slow_delete)
     await members.desired.drain("bookie-4")
     await eventually(lambda: members.processes.erased)
     assert "bookie-4" not in members.state and not members.drains.may_run("bookie-4")
