@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from aiohttp import web
 
 from ...protocol.cluster_status import ClusterView, MemberStatus
-from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, NoSuchKey, ServiceUnitNotReady
+from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, KeyExists, NoSuchKey, ServiceUnitNotReady
 from ...protocol.lenient_values import as_text
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...protocol.plain_values import is_list, is_text_map
@@ -70,6 +70,12 @@ CLUSTER_SHAPE = object_of(
     brokerClientTlsEnabledWithKeyStore=FLAG,
     tlsAllowInsecureConnection=FLAG,
 )
+CLUSTER_BODY: ValueSchema = {"type": "object", "properties": {"serviceUrl": TEXT, "brokerServiceUrl": TEXT}}
+NOT_BROKERS = {
+    "internal-configuration": "no client uses the metadata store of this cluster, so there is no address to tell",
+    "backlog-quota-check": "brokers check quotas every backlogQuotaCheckIntervalInSeconds, and not on request",
+}
+"""Words that Pulsar has in the place of a cluster's name, and why nothing is here."""
 TENANT = {"adminRoles": TEXTS, "allowedClusters": TEXTS}
 TENANT_BODY: ValueSchema = {"type": "object", "properties": TENANT}
 
@@ -93,6 +99,8 @@ class ClusterRoutes:
         return [
             get("/admin/v2/clusters", self.clusters, TEXTS),
             get("/admin/v2/clusters/{cluster}", self.cluster, CLUSTER_SHAPE),
+            put("/admin/v2/clusters/{cluster}", self.create_cluster, CLUSTER_BODY),
+            post("/admin/v2/clusters/{cluster}", self.change_cluster, CLUSTER_BODY),
             get("/admin/v2/clusters/{cluster}/peers", self.peers, TEXTS, may_be_empty=True),
             get("/admin/v2/clusters/{cluster}/failureDomains", self.failure_domains, {"type": "object"}),
             get("/admin/v2/brokers", self.brokers, TEXTS),
@@ -122,16 +130,41 @@ class ClusterRoutes:
     async def cluster(self, request: web.Request) -> web.Response:
         """Return the service URLs of the cluster: that of this admin, and that of the brokers."""
         self._check_cluster(request)
+        return json_answer(self._cluster_data(request))
+
+    async def create_cluster(self, request: web.Request) -> web.Response:
+        """Refuse to create a cluster: this one exists (409), and there is no other (412)."""
+        if request.match_info["cluster"] == self._cluster:
+            raise KeyExists(f"Cluster {self._cluster} already exists")
+        raise InvalidConfiguration(f"there is one cluster, {self._cluster}: replication to others does not exist yet")
+
+    async def change_cluster(self, request: web.Request) -> web.Response:
+        """Take a body that says what `GET` shows, in part or whole. Other values are refused (412).
+
+        The addresses of the cluster are those of its brokers, and of the admin that is asked.
+        """
+        self._check_cluster(request)
+        body = await json_body(request)
+        if not is_text_map(body):
+            raise web.HTTPBadRequest(text="the body must be an object with serviceUrl and brokerServiceUrl")
+        own = self._cluster_data(request)
+        for name, value in body.items():
+            if value and str(value).rstrip("/") != str(own.get(name)):
+                raise InvalidConfiguration(
+                    f"{name[:100]} of the cluster is not set here: addresses come from the settings advertisedAddress "
+                    "and advertisedListeners"
+                )
+        return no_content()
+
+    def _cluster_data(self, request: web.Request) -> dict[str, object]:
         hosts = ",".join(url.removeprefix("pulsar://") for url in self._broker_urls())
-        return json_answer(
-            {
-                "serviceUrl": f"{request.scheme}://{request.host}",
-                "brokerServiceUrl": f"pulsar://{hosts}" if hosts else "",
-                "brokerClientTlsEnabled": False,
-                "brokerClientTlsEnabledWithKeyStore": False,
-                "tlsAllowInsecureConnection": False,
-            }
-        )
+        return {
+            "serviceUrl": f"{request.scheme}://{request.host}",
+            "brokerServiceUrl": f"pulsar://{hosts}" if hosts else "",
+            "brokerClientTlsEnabled": False,
+            "brokerClientTlsEnabledWithKeyStore": False,
+            "tlsAllowInsecureConnection": False,
+        }
 
     async def peers(self, request: web.Request) -> web.Response:
         """List the peers of the cluster. There are none, so the body is empty."""
@@ -145,6 +178,8 @@ class ClusterRoutes:
 
     async def brokers(self, request: web.Request) -> web.Response:
         """List `host:port` of every live broker."""
+        if (reason := NOT_BROKERS.get(request.match_info.get("cluster", ""))) is not None:
+            raise web.HTTPNotImplemented(text=reason)
         self._check_cluster(request)
         return json_answer([url.removeprefix("pulsar://") for url in self._broker_urls()])
 

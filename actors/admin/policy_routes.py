@@ -8,6 +8,7 @@ where Pulsar answers 500.
 
 import json
 from collections.abc import Iterator, Mapping
+from typing import cast
 
 from aiohttp import web
 
@@ -66,6 +67,7 @@ _NAMES = {policy.key: name for name, policy in POLICIES.items() if policy.namesp
 """Policies by their name in Pulsar's JSON."""
 
 PROPERTIES = "properties"
+AUTH_POLICIES = "auth_policies"
 CLUSTERS = ("replication_clusters", "allowed_clusters")
 
 
@@ -80,7 +82,7 @@ class PolicyRoutes:
         wide = [
             route
             for name, policy in POLICIES.items()
-            if policy.namespace is not None
+            if policy.namespace is not None and policy.namespace.routed
             for route in self._routes_of(name, policy, policy.namespace)
         ]
         narrow = [
@@ -214,7 +216,12 @@ def shown(policies: PolicyValues, properties: Properties, cluster: str) -> dict[
     found: dict[str, object] = {**SHOWN_ALWAYS, "replication_clusters": [cluster], "properties": properties}
     for name in _NAMES.values():
         policy = POLICIES[name]
-        if name in policies:
+        if name in policies and name == AUTH_POLICIES:
+            found[name] = {
+                **cast("Mapping[str, object]", SHOWN_ALWAYS[name]),
+                **cast("Mapping[str, object]", policies[name]),
+            }
+        elif name in policies:
             found[policy.key] = {cluster: policies[name]} if policy.by_cluster else policies[name]
     found["clusterDispatchRate"] = found["topicDispatchRate"]
     return found
@@ -243,7 +250,9 @@ def policies_in(body: object, cluster: str) -> dict[str, object]:
         if policy.by_cluster:
             value = _of_cluster(key, value, cluster)
         value = policy.kind.meant(value)
-        if isinstance(policy.kind, MapOf) and value == {}:
+        if (isinstance(policy.kind, MapOf) and value == {}) or (
+            name == AUTH_POLICIES and is_text_map(value) and _is_empty(value)
+        ):
             continue  # as Pulsar's tools say that nothing is set
         if value is not None and not (isinstance(policy.kind, WholeNumber) and isinstance(value, int) and value < 0):
             _check(policy, value, policy.namespace or PolicyPath(key))

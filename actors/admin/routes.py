@@ -48,6 +48,7 @@ PATH_PARAMETERS = {
         Parameter("topic", TEXT, "The local name of the topic, form-encoded: a space is a plus."),
         Parameter("subscription", TEXT, "The name of the subscription, form-encoded and then path-encoded."),
         Parameter("subscription_name", TEXT, "The name of the subscription, path-encoded."),
+        Parameter("role", TEXT, "The name of a role."),
         Parameter("setting", TEXT, "The name of a setting."),
         Parameter("property", TEXT, "The name of a property."),
         Parameter("text", TEXT, "The text of a property."),

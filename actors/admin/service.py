@@ -54,6 +54,7 @@ from .message_routes import MessageRoutes
 from .namespace_routes import NamespaceRoutes
 from .openapi import OpenApiRoutes
 from .paths import add_routes
+from .permission_routes import PermissionRoutes
 from .policy_routes import PolicyRoutes
 from .property_routes import PropertyRoutes
 from .quota_routes import QuotaRoutes
@@ -124,6 +125,7 @@ class AdminService:
             InsideRoutes(owners),
             MessageRoutes(owners),
             PropertyRoutes(owners),
+            PermissionRoutes(owners),
             CompactionRoutes(owners),
             ClusterRoutes(settings, owners, self._metrics),
             BrokerRoutes(settings, owners),

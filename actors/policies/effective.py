@@ -18,6 +18,7 @@ from .backlog_quota import BacklogQuota, QuotaType, default_quotas, within_reten
 from .delayed_delivery import DelayedDelivery, default_delayed_delivery
 from .inactive_topics import InactiveTopicPolicies, default_inactive_topics
 from .kinds import Demand, Flag, MapOf, RecordOf, WholeNumber, WordSet
+from .permissions import AuthPolicies
 from .persistence import Persistence, accepts_persistence, default_persistence
 from .policy import Policy, PolicyPath, PolicyValues, policies_of, policy
 from .rates import (
@@ -259,6 +260,12 @@ class EffectivePolicies:
         lambda settings: settings.topics_max_per_namespace,
         "how many topics the namespace takes; each partition counts as one",
         PolicyPath("maxTopicsPerNamespace", empty=0),
+    )
+    auth_policies: AuthPolicies = policy(
+        RecordOf(AuthPolicies, sparse=True),
+        lambda settings: AuthPolicies(),
+        "which roles may use the namespace, its topics and its subscriptions",
+        PolicyPath("permissions", empty={}, routed=False),
     )
 
     @classmethod

@@ -238,6 +238,55 @@ class Text(Kind[str]):
         return cast("str", value)
 
 
+class TextSet(Kind[frozenset[str]]):
+    """A list of any texts."""
+
+    @property
+    def text(self) -> str:
+        return "a list of texts"
+
+    @property
+    def schema(self) -> Mapping[str, object]:
+        return {"type": "array", "items": {"type": "string"}}
+
+    def fits(self, value: object) -> bool:
+        return is_list(value) and all(isinstance(item, str) for item in value)
+
+    def read(self, value: object) -> frozenset[str]:
+        return frozenset(cast("list[str]", value))
+
+    def write(self, value: frozenset[str]) -> object:
+        return sorted(value)
+
+
+class FreeMapOf(Kind[Mapping[str, T]]):
+    """Values by names that nobody fixes. The narrowest level counts as a whole."""
+
+    def __init__(self, kind: Kind[T]) -> None:
+        self._kind = kind
+
+    @property
+    def text(self) -> str:
+        return f"an object, each value {self._kind.text}"
+
+    @property
+    def schema(self) -> Mapping[str, object]:
+        return {"type": "object", "additionalProperties": self._kind.schema}
+
+    def meant(self, value: object) -> object:
+        return {name: self._kind.meant(item) for name, item in value.items()} if is_text_map(value) else value
+
+    def fits(self, value: object) -> bool:
+        return is_text_map(value) and all(self._kind.fits(item) for item in value.values())
+
+    def read(self, value: object) -> Mapping[str, T]:
+        given = cast("Mapping[str, object]", value)
+        return MappingProxyType({name: self._kind.read(item) for name, item in given.items()})
+
+    def write(self, value: Mapping[str, T]) -> object:
+        return {name: self._kind.write(item) for name, item in value.items()}
+
+
 class FieldRecord:
     """A record of named fields: the base of frozen dataclasses whose fields are all declared with `part`."""
 

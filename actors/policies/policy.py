@@ -33,7 +33,8 @@ class PolicyPath:
     away; else it is refused. `no_content` says that GET answers 204 while nothing is set, and knows no `applied`; with
     `applied` False it knows none either. `put`
     says that PUT sets the value; else it is POST. Without `settable` it is set and removed by a path of its own.
-    `parameter` is the name in the query that has the value, a whole number; then there is no body.
+    `parameter` is the name in the query that has the value, a whole number; then there is no body. Without `routed`
+    the policy has paths and commands of its own, which are not made from this declaration.
     """
 
     path: str
@@ -47,6 +48,7 @@ class PolicyPath:
     settable: bool = True
     parameter: str = ""
     applied: bool = True
+    routed: bool = True
 
     @property
     def word(self) -> str:

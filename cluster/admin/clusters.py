@@ -9,6 +9,10 @@ _CLUSTERS = option(
     "allowedClusters", "-c --allowed-clusters", "Clusters of the tenant.", ArgumentPlace.FIELD, many=True
 )
 _CLUSTER = Argument("cluster", "The cluster.")
+_URLS = (
+    option("serviceUrl", "--url", "The URL of its admin.", ArgumentPlace.FIELD),
+    option("brokerServiceUrl", "--broker-url", "The URL of its brokers.", ArgumentPlace.FIELD),
+)
 
 _CLUSTER_PATH = "/admin/v2/clusters/{cluster}"
 _CONFIGURATION_PATH = "/admin/v2/brokers/configuration"
@@ -34,6 +38,8 @@ TENANTS = (
 CLUSTERS = (
     Command("clusters", "list", "List the names of clusters.", "GET", "/admin/v2/clusters"),
     Command("clusters", "get", "Show a cluster's service URL.", "GET", _CLUSTER_PATH, (_CLUSTER,)),
+    Command("clusters", "create", "Refused: there is one cluster.", "PUT", _CLUSTER_PATH, (_CLUSTER, *_URLS)),
+    Command("clusters", "update", "Refused unless it is so.", "POST", _CLUSTER_PATH, (_CLUSTER, *_URLS)),
     Command("clusters", "get-peer-clusters", "List its peers.", "GET", f"{_CLUSTER_PATH}/peers", (_CLUSTER,)),
     Command(
         "clusters",

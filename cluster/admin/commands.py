@@ -3,6 +3,7 @@
 from .clusters import BOOKIES, BROKER_STATS, BROKERS, CLUSTERS, DESIRED, TENANTS
 from .command import Command
 from .namespaces import NAMESPACES
+from .permissions import NAMESPACE_PERMISSIONS, TOPIC_PERMISSIONS
 from .policies import policy_commands
 from .properties import NAMESPACE_PROPERTIES, TOPIC_PROPERTIES
 from .schemas import SCHEMAS
@@ -13,8 +14,10 @@ COMMANDS: tuple[Command, ...] = (
     *TENANTS,
     *NAMESPACES,
     *NAMESPACE_PROPERTIES,
+    *NAMESPACE_PERMISSIONS,
     *TOPICS,
     *TOPIC_PROPERTIES,
+    *TOPIC_PERMISSIONS,
     *SUBSCRIPTIONS,
     *policy_commands(),
     *SCHEMAS,

@@ -169,7 +169,7 @@ _APPLIED = option("applied", "-ap --applied", "Show what holds, also if wider le
 def policy_commands() -> Iterator[Command]:
     """The commands of all policies, on both levels."""
     for name, policy in POLICIES.items():
-        if policy.namespace is not None:
+        if policy.namespace is not None and policy.namespace.routed:
             yield from _commands(NAMESPACES, f"{NAMESPACE_PATH}/", NAMESPACE, name, policy, policy.namespace)
         if policy.topic is not None:
             yield from _commands(TOPIC_POLICIES, f"{TOPIC_PATH}/", TOPIC, name, policy, policy.topic)

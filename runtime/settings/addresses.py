@@ -44,7 +44,7 @@ class AddressSettings:
         "pulsar",
         "",
         "Host name or IP address that a broker tells clients, in place of the address of its node. " + _PLACEHOLDERS,
-        original="the host's canonical name",
+        original="the host's canonical name; the address of a Ray node can be reached without DNS",
     )
     advertised_listeners: str = setting(
         LISTENERS,

@@ -23,7 +23,7 @@ class BookieSettings:
         minimum=1 << 20,
         maximum=2048 << 20,
         hostile=1 << 20,
-        original="1073741824",
+        original="1073741824; compaction rewrites less at a time",
     )
     bookie_pending_bytes_max: int = setting(
         "bookieMaxPendingAddBytes",
@@ -41,7 +41,7 @@ class BookieSettings:
         minimum=1,
         maximum=1 << 30,
         hostile=1,
-        original="5242880",
+        original="5242880; the answer stays below nettyMaxFrameSizeBytes",
     )
     disk_usage_warn: float = setting(
         "diskUsageWarnThreshold",
@@ -110,7 +110,7 @@ class BookieSettings:
         "Bytes per second that compaction may copy.",
         minimum=1 << 10,
         maximum=1 << 40,
-        original="1000000",
+        original="1000000; that is too slow to keep up with one busy topic",
     )
     scrub_interval_s: float = setting(
         "localScrubInterval",
@@ -120,7 +120,7 @@ class BookieSettings:
         minimum=0,
         maximum=1 << 24,
         hostile=1.0,
-        original="0",
+        original="0; a damaged copy is found while others are intact",
     )
     scrub_bytes_per_s: int = setting(
         "localScrubRateByBytes",

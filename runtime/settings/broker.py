@@ -15,10 +15,9 @@ class BrokerSettings:
     acknowledgment_at_batch_index_level_enabled: bool = setting(
         "acknowledgmentAtBatchIndexLevelEnabled",
         "pulsar",
-        False,
+        True,
         "Whether consumers may acknowledge single messages of a batch. The broker then does not deliver them again.",
-        original="true; Pulsar's documentation says false",
-        hostile=True,
+        hostile=False,
     )
     topic_level_policies_enabled: bool = setting(
         "topicLevelPoliciesEnabled",
@@ -69,7 +68,7 @@ class BrokerSettings:
         "The broker stops reading from its connections when their unanswered publishes hold this much.",
         minimum=1,
         maximum=1 << 16,
-        original="half of the JVM's direct memory",
+        original="half of the JVM's direct memory; there is no JVM",
     )
     connection_write_buffer_max_bytes: int = setting(
         "pulsarChannelWriteBufferHighWaterMark",
@@ -79,7 +78,7 @@ class BrokerSettings:
         minimum=1024,
         maximum=1 << 30,
         hostile=4096,
-        original="65536",
+        original="65536; dispatch to a fast consumer pauses less often",
     )
     dispatcher_read_entries_max: int = setting(
         "dispatcherMaxReadBatchSize",
@@ -198,7 +197,7 @@ class BrokerSettings:
         minimum=1,
         maximum=5000,
         hostile=1,
-        original="5000",
+        original="5000; loads leave time to the topics that are loaded",
     )
     idle_topics_loaded_max: int = setting(
         "brokerIdleTopicsLoadedMax",

@@ -51,7 +51,7 @@ class ManagedLedgerSettings:
         minimum=0,
         maximum=1 << 20,
         hostile=0,
-        original="a fifth of the JVM's direct memory",
+        original="a fifth of the JVM's direct memory; there is no JVM",
     )
     cursor_flush_interval_s: float = setting(
         "managedLedgerCursorPositionFlushSeconds",
@@ -62,7 +62,7 @@ class ManagedLedgerSettings:
         minimum=0,
         maximum=3600,
         hostile=0.01,
-        original="60",
+        original="60; fewer messages come again after a crash",
     )
     cursor_ledger_entries_max: int = setting(
         "managedLedgerCursorMaxEntriesPerLedger",

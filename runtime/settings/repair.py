@@ -17,7 +17,7 @@ class RepairSettings:
         minimum=0.05,
         maximum=1 << 24,
         hostile=1.0,
-        original="604800",
+        original="604800; a lost copy is found within a day",
     )
     lost_bookie_grace_s: float = setting(
         "lostBookieRecoveryDelay",
@@ -27,7 +27,7 @@ class RepairSettings:
         minimum=0,
         maximum=1 << 24,
         hostile=1.0,
-        original="0",
+        original="0; a bookie that restarts needs no repair",
     )
     repair_bytes_per_s: int = setting(
         "replicationRateByBytes",
@@ -36,5 +36,5 @@ class RepairSettings:
         "Bytes per second of entries that a bookie copies from other bookies in a repair; -1 = no limit.",
         minimum=-1,
         maximum=1 << 40,
-        original="-1",
+        original="-1; repairs leave disks and network to clients",
     )

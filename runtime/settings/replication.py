@@ -33,7 +33,7 @@ class ReplicationSettings:
         "Number of bookies over which a ledger is striped.",
         minimum=1,
         maximum=64,
-        original="2",
+        original="2; publishing goes on while one bookie is away",
     )
     write_quorum: int = setting(
         "managedLedgerDefaultWriteQuorum",
@@ -42,7 +42,7 @@ class ReplicationSettings:
         "Number of copies of each entry.",
         minimum=1,
         maximum=64,
-        original="2",
+        original="2; publishing goes on while one bookie is away",
     )
     ack_quorum: int = setting(
         "managedLedgerDefaultAckQuorum",
@@ -91,7 +91,7 @@ class ReplicationSettings:
         minimum=1,
         maximum=60_000,
         hostile=10,
-        original="2000",
+        original="2000; a slow bookie delays a read less",
     )
     reads_under_way_max: int = setting(
         "managedLedgerMaxReadsInFlight",

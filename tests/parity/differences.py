@@ -438,6 +438,20 @@ DIFFERENCES: tuple[Difference, ...] = (
         "pulsar-admin schemas get .*",
     ),
     Difference(
+        "an answer without a body has the status 204",
+        "status 200",
+        "status 204",
+        "there_is_one_cluster",
+        "change it to nothing else",
+    ),
+    Difference(
+        "no client uses the metadata store, and brokers check quotas by themselves: the refusal says so",
+        "status 20[04]|no body",
+        "status 501|a JSON body with a reason",
+        "there_is_one_cluster",
+        "a configuration inside|a check of quotas",
+    ),
+    Difference(
         "a subscription that a topic does not have needs no change",
         "status 500|a JSON body with a reason",
         "status 204|no body",

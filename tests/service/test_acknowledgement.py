@@ -16,9 +16,7 @@ from magnetar.storage.managed.cursor import Cursor
 from support.servers.embedded_cluster import EmbeddedCluster
 from support.servers.figures import until
 
-pytestmark = pytest.mark.cluster_settings(
-    acknowledgment_at_batch_index_level_enabled=True, cursor_flush_interval_s=0.05
-)
+pytestmark = pytest.mark.cluster_settings(cursor_flush_interval_s=0.05)
 
 _numbers = itertools.count()
 SHARED = {"consumer_type": ConsumerType.Shared, "initial_position": InitialPosition.Earliest}

@@ -1,6 +1,6 @@
 """What ends a batch, and what it means to acknowledge parts of one, with each face of our client and the official one.
 
-The broker's switch for acknowledgement by batch index is off, as by default.
+The broker's switch for acknowledgement by batch index is off.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from support.clients.sides import FACES, Side, connect
 from support.servers.embedded_cluster import EmbeddedCluster
 
 NEVER_MS = 60_000
+pytestmark = pytest.mark.cluster_settings(acknowledgment_at_batch_index_level_enabled=False)
 
 
 @pytest.fixture(params=FACES)

@@ -12,6 +12,7 @@ from magnetar.storage.managed import acknowledged
 from support.servers.broker_bench import TOPIC, broker_front, cursor, filled
 
 ON = {"acknowledgment_at_batch_index_level_enabled": True}
+OFF = {"acknowledgment_at_batch_index_level_enabled": False}
 SHARED = CommandSubscribe.Shared
 EXCLUSIVE = CommandSubscribe.Exclusive
 
@@ -123,7 +124,7 @@ async def test_a_cumulative_acknowledgement_inside_a_batch_keeps_the_rest():
 
 async def test_with_the_switch_off_parts_of_batches_are_ignored():
     for subscription_type in (SHARED, EXCLUSIVE):
-        async with broker_front() as front:
+        async with broker_front(**OFF) as front:
             peer = await filled(front, 2, messages=4)
             await peer.subscribe(TOPIC, "s", subType=subscription_type)
             peer.flow(100)
@@ -137,7 +138,7 @@ async def test_with_the_switch_off_parts_of_batches_are_ignored():
 
 
 async def test_with_the_switch_off_a_cumulative_part_ends_before_its_batch():
-    async with broker_front() as front:
+    async with broker_front(**OFF) as front:
         peer = await filled(front, 3, messages=4)
         await peer.subscribe(TOPIC, "s")
         peer.flow(100)

@@ -55,6 +55,7 @@ NAMES = {
     "inactive_topic_policies": "inactiveTopicPolicies",
     "subscription_expiration_time_minutes": "subscriptionExpirationTime",
     "max_topics_per_namespace": "maxTopicsPerNamespace",
+    "auth_policies": "permissions",
 }
 
 

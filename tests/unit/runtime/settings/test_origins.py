@@ -156,6 +156,7 @@ def test_a_default_is_the_originals_or_the_declaration_says_what_the_original_is
         theirs = (PULSAR if origin == "pulsar" else BOOKKEEPER)[name]
         if original:
             assert original.partition(";")[0] == theirs, name
+            assert original.partition("; ")[2], f"{name}: the declaration does not say why ours differs"
         else:
             assert _text(item.default) == theirs, name
 
