@@ -158,7 +158,7 @@ def main() -> int:
     )
     report = Report()
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="cluster-") as directory:
-        start = StartOptions(settings, brokers=BROKERS, port=0, admin_port=0)
+        start = StartOptions(settings.to_dict(), brokers=BROKERS, port=0, admin_port=0)
         cluster = start_on_ray(directory, start, detach=False)
         try:
             run(cluster, options.interval, report)

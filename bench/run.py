@@ -44,7 +44,7 @@ from rich.table import Table
 from rows import RESULTS, Report
 
 from magnetar.cluster.demo.quiet import quiet
-from magnetar.cluster.planning import load_settings
+from magnetar.cluster.planning import read_settings
 from magnetar.cluster.preparing import StartOptions
 from magnetar.cluster.ray_cluster import RayCluster, start_on_ray
 
@@ -101,7 +101,7 @@ def _measure(parent: Path, only: list[str] | None, console: Console) -> int:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory(dir=parent, prefix="cluster-") as directory:
         with console.status("starting the cluster …"):
-            cluster = start_on_ray(directory, StartOptions(load_settings(), port=0, admin_port=0), detach=False)
+            cluster = start_on_ray(directory, StartOptions(read_settings(), port=0, admin_port=0), detach=False)
         try:
             _run_all(benchmarks(cluster, Path(directory), time.monotonic(), report), only, report, console)
         finally:

@@ -24,7 +24,7 @@ from measurement import payload
 from processes import cpu_seconds, service_processes
 from rows import RESULTS
 
-from magnetar.cluster.planning import load_settings
+from magnetar.cluster.planning import read_settings
 from magnetar.cluster.preparing import StartOptions
 from magnetar.cluster.ray_cluster import start_on_ray
 
@@ -93,7 +93,7 @@ def main() -> None:
     os.environ.pop("RAY_ADDRESS", None)
     options.directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="cluster-") as directory:
-        cluster = start_on_ray(directory, StartOptions(load_settings(), port=0, admin_port=0), detach=False)
+        cluster = start_on_ray(directory, StartOptions(read_settings(), port=0, admin_port=0), detach=False)
         try:
             begin = time.monotonic()
             counted = count(cluster, Path(directory), options.entries)

@@ -27,6 +27,7 @@ from .directory import default_data_directory
 from .load.consume import consume as consume_load
 from .load.produce import produce as produce_load
 from .metadata_command import metadata_app
+from .settings_command import settings as list_settings
 from .terminal.addresses import Finder, RunningCluster
 from .terminal.consume import consume
 from .terminal.failures import clear_errors
@@ -42,11 +43,16 @@ app = typer.Typer(
     help="Apache Pulsar's messaging system on Ray.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # sub-commands inherit it
+    rich_markup_mode=None,  # the tables of rich cut names of options at 80 columns
 )
 console = Console()
 app.command()(produce)
 app.command()(consume)
-perf = typer.Typer(help="Measure rates and latencies, as `pulsar-perf` does.", no_args_is_help=True)
+app.command("settings")(list_settings)
+perf = typer.Typer(
+    help="Measure rates and latencies, as `pulsar-perf` does.", no_args_is_help=True, rich_markup_mode=None
+)
 perf.command("produce")(produce_load)
 perf.command("consume")(consume_load)
 app.add_typer(perf, name="perf")
@@ -59,8 +65,19 @@ WaitOption = Annotated[
 ]
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(VERSION)
+        raise typer.Exit
+
+
 @app.callback()
-def main_command(context: typer.Context) -> None:
+def main_command(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
+    ] = False,
+) -> None:
     """Apache Pulsar's messaging system on Ray."""
     context.obj = Finder(cache(_find), _unkept)
 
@@ -136,10 +153,10 @@ def start(
 
     log_to_stderr(logging.WARNING, "magnetar: %(message)s")
     with clear_errors():
-        from .planning import load_settings, parse_settings
+        from .planning import parse_settings, read_settings
         from .preparing import StartOptions
 
-        chosen = load_settings(ensemble, str(config) if config else None, parse_settings(settings or []))
+        chosen = read_settings(ensemble, str(config) if config else None, parse_settings(settings or []))
         lost = tuple(accept_lost_disk or ())
         options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, lost, metadata_restored)
         with console.status("starting the cluster …"):
@@ -262,14 +279,6 @@ def accept_lost_ledgers(data_dir: DataDirectory = None) -> None:
         ranges = find_on_ray(data_dir or default_data_directory()).accept_lost_ledgers()
         ids = ", ".join(f"{first} to {end - 1}" for first, end in ranges) or "none"
         console.print(f"given up: ledgers with ids {ids}", highlight=False, soft_wrap=True)
-
-
-@app.command()
-def settings() -> None:
-    """List all settings with their defaults."""
-    from .status_table import print_settings
-
-    print_settings(console)
 
 
 @app.command()

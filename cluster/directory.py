@@ -113,13 +113,25 @@ class ClusterDirectory:
 
     def lock(self) -> None:
         """Take the directory for this process. Raises ClusterError when another process works on it."""
-        make_private_directory(str(self.path))
+        self.check_is_directory()
         try:
+            make_private_directory(str(self.path))
             self._lock = self._files.lock(str(self.path / LOCK_FILE))
         except DirectoryLocked as error:
             raise ClusterError(
                 f"{self.path} is in use by another Magnetar process: stop that process, or choose another --data-dir"
             ) from error
+        except OSError as error:
+            raise ClusterError(
+                f"cannot write to the data directory {self.path} ({error.strerror}): make it this user's, or choose "
+                "another --data-dir"
+            ) from error
+
+    def check_is_directory(self) -> None:
+        """Raise ClusterError if a file is in its place."""
+        for path in (self.path, *self.path.parents):
+            if path.exists() and not path.is_dir():
+                raise ClusterError(f"--data-dir: {path} is no directory: choose another data directory")
 
     def unlock(self) -> None:
         if self._lock is not None:
@@ -243,6 +255,7 @@ class ClusterDirectory:
 
     def _read(self, name: str) -> dict[str, Any] | None:
         path = self.path / name
+        self.check_is_directory()
         try:
             record = json.loads(path.read_bytes())
         except FileNotFoundError:

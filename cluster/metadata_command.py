@@ -15,7 +15,9 @@ from .directory import default_data_directory
 from .terminal.failures import clear_errors
 
 console = Console()
-metadata_app = typer.Typer(help="Back up, restore and move the metadata of a cluster.", no_args_is_help=True)
+metadata_app = typer.Typer(
+    help="Back up, restore and move the metadata of a cluster.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @metadata_app.command()

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from ..actors.desired.record import DesiredState
 from ..protocol.errors import ClusterError, SettingError
 from ..runtime.settings.declarations import Settings
+from ..runtime.settings.text import Value
 
 REPLICATION_NAMES = (
     "managedLedgerDefaultEnsembleSize",
@@ -28,7 +29,20 @@ def load_settings(
 
     Raises SettingError for anything unknown or impossible.
     """
-    overrides = {name: _as_text(value) for name, value in (given or {}).items()}
+    return Settings.from_dict(read_settings(ensemble, config, given, environment))
+
+
+def read_settings(
+    ensemble: str | None = None,
+    config: str | None = None,
+    given: Mapping[str, object] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Value]:
+    """As `load_settings`, but only what was given, by name. Whether they fit together is not checked.
+
+    A start adds them to the stored ones (`settings_at_start`). Raises SettingError.
+    """
+    overrides = {name: as_text(value) for name, value in (given or {}).items()}
     if ensemble is not None:
         parts = ensemble.split("/")
         if len(parts) != 3 or not all(part.isascii() and part.isdigit() for part in parts):
@@ -36,7 +50,7 @@ def load_settings(
                 f"{ensemble!r} is not an ensemble: write ensemble size/write quorum/ack quorum, such as 3/3/2"
             )
         overrides.update(zip(REPLICATION_NAMES, parts, strict=True))
-    return Settings.load(config, environment, overrides)
+    return Settings.read(config, environment, overrides)
 
 
 def parse_settings(given: list[str]) -> dict[str, object]:
@@ -50,6 +64,51 @@ def parse_settings(given: list[str]) -> dict[str, object]:
             raise SettingError(f"{name.strip()} is set twice: give it once")
         parsed[name.strip()] = value.strip()
     return parsed
+
+
+def settings_at_start(
+    stored: Mapping[str, Value] | None, given: Mapping[str, Value]
+) -> tuple[Settings, dict[str, Value], list[str]]:
+    """The settings of a cluster from now on, what is stored of them, and what the operator should be told.
+
+    States, by what is stored (S) and what this start was given (G):
+
+        stored                                     given   in force    stored then       told
+        None: a new cluster, or an older release   G       G           G                 nothing
+        S                                          none    S           S                 what S says
+        S                                          G       S, then G   S, then G         each change, old and new value
+        S, with names that a newer release wrote   G       as above    these names, too  that they have no effect
+
+    What is not in force has its default. A default is not stored. So `--set NAME=<its default>` takes a setting out.
+    Raises SettingError when they do not fit together.
+    """
+    defaults = Settings().to_dict()
+    before = dict(stored or {})
+    known = {name: value for name, value in before.items() if name in defaults}
+    merged = {**known, **given}
+    try:
+        settings = Settings.from_dict(merged)
+    except SettingError as error:
+        kept = _listed({name: value for name, value in known.items() if name not in given})
+        if not kept:
+            raise
+        raise SettingError(
+            f"{error}. The settings of the last start count as well: {kept}. --set changes them"
+        ) from None
+    told: list[str] = []
+    if stored is not None:
+        changed = {name: known.get(name, defaults[name]) for name in given}
+        told += [
+            f"setting {name}: {as_text(old)} -> {as_text(given[name])}"
+            for name, old in changed.items()
+            if old != given[name]
+        ]
+        kept = {name: value for name, value in known.items() if name not in given}
+        told += [f"settings of the last start: {_listed(kept)}"] if kept else []
+    unknown = {name: value for name, value in before.items() if name not in defaults}
+    told += [f"settings of a newer release, which have no effect in this one: {_listed(unknown)}"] if unknown else []
+    chosen = {name: value for name, value in settings.to_dict().items() if value != defaults[name]}
+    return settings, {**unknown, **chosen}, told
 
 
 def check_size(brokers: int, bookies: int, settings: Settings) -> None:
@@ -109,5 +168,10 @@ def _number(bookie: str) -> tuple[int, str]:
     return (int(digits) if digits.isdecimal() else 0, bookie)
 
 
-def _as_text(value: object) -> str:
+def _listed(values: Mapping[str, Value]) -> str:
+    return ", ".join(f"{name}={as_text(value)}" for name, value in sorted(values.items()))
+
+
+def as_text(value: object) -> str:
+    """A value as `--set` and a settings file take it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

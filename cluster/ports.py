@@ -5,6 +5,27 @@ import socket
 
 from ..protocol.errors import ClusterError
 
+PORT_MAX = 65_535
+
+
+def check_port(port: int, option: str) -> None:
+    """Raise ClusterError for a number that no port has."""
+    if not 0 <= port <= PORT_MAX:
+        raise ClusterError(f"{option}: {port} is no port: choose 1 to {PORT_MAX}, or 0 for any free one")
+
+
+def check_host(host: str) -> None:
+    """Raise ClusterError if this machine cannot listen on `host`."""
+    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ClusterError(
+                f"--host: this machine does not have the address {host[:200]} ({reason}): choose one that it has, or "
+                "0.0.0.0 for all"
+            ) from error
+
 
 def check_free(host: str, port: int, purpose: str, option: str) -> None:
     """Raise ClusterError if `port` cannot be bound; the message names the `option` that changes it."""

@@ -12,15 +12,17 @@ from ..protocol.errors import ClusterError
 from ..protocol.names import broker_id, port_of_broker
 from ..runtime.environment import Environment
 from ..runtime.settings.declarations import Settings
+from ..runtime.settings.text import Value
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import create_cluster, read_cluster_id
 from ..storage.metadata.ledger_ids import mark_restored
 from ..storage.metadata.registered_bookies import registered_instances
 from ..storage.metadata.store import MetadataStore
+from ..storage.metadata.stored_settings import read_stored_settings, write_stored_settings
 from .advertising import check_advertised
 from .directory import ClusterDirectory, ClusterIdentity
-from .planning import DEFAULT_BOOKIES, DEFAULT_BROKERS, check_accepted, check_size, desired_at_start
-from .ports import check_free, free_ports, free_range
+from .planning import DEFAULT_BOOKIES, DEFAULT_BROKERS, check_accepted, check_size, desired_at_start, settings_at_start
+from .ports import check_free, check_host, check_port, free_ports, free_range
 
 BROKER_PORTS_FREE = 8
 """Ports behind that of broker-1 that are free when any port may be taken: for brokers that come later."""
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 class StartOptions:
     """What the operator asked for. Port 0 takes any free one. Without numbers, as many members run as before."""
 
-    settings: Settings
+    settings: Mapping[str, Value] = field(default_factory=dict[str, Value])
+    """Those that were given, by outside name. Others stay as the cluster's record says."""
     brokers: int | None = None
     bookies: int | None = None
     host: str = "127.0.0.1"
@@ -45,10 +48,12 @@ class StartOptions:
     metadata_restored: bool = False
     """The metadata was restored from a backup since the cluster ran."""
 
-    def __post_init__(self) -> None:
+    def check_new(self) -> None:
+        """Raise SettingError or ClusterError for what no new cluster can be. Nothing is stored of it yet."""
+        settings = Settings.from_dict(self.settings)
         brokers = DEFAULT_BROKERS if self.brokers is None else self.brokers
-        bookies = max(DEFAULT_BOOKIES, self.settings.ack_quorum) if self.bookies is None else self.bookies
-        check_size(brokers, bookies, self.settings)
+        bookies = max(DEFAULT_BOOKIES, settings.ack_quorum) if self.bookies is None else self.bookies
+        check_size(brokers, bookies, settings)
 
 
 @dataclass(frozen=True)
@@ -67,12 +72,14 @@ async def prepare(
 
     The caller holds the directory's lock. Raises ClusterError, SettingError, NotAllowedError, MetadataUnavailable.
     """
-    layout = _choose_ports(options, str(directory.path))  # the cheapest refusals first, before anything is written
+    check_early(directory, options)  # the cheapest refusals first, before anything is written
+    layout = _choose_ports(options, str(directory.path))
     elsewhere = [f"{machine.address}:{bookie}" for machine in machines[1:] for bookie in _directories(machine)]
     identity = directory.establish_identity(options.metadata_url, elsewhere)
     store, url = await _open(env, directory, identity, options)
     try:
-        check_standbys(store, options.settings)
+        settings, chosen, told = settings_at_start(await read_stored_settings(store), options.settings)
+        check_standbys(store, settings)
         await _check_or_create_cluster(store, directory, identity)
         if url != identity.metadata_url:
             identity = dataclasses.replace(identity, metadata_url=url)
@@ -82,7 +89,8 @@ async def prepare(
         registered = await registered_instances(store)
         check_accepted(options.accept_lost_disk, list(registered))
         check_cookies(identity.cluster_id, machines, registered)
-        desired, told = await _store_desired(store, options, machines, registered)
+        desired, changes = await _store_desired(store, options, settings, machines, registered)
+        await write_stored_settings(store, chosen)
     finally:
         await store.close()
     lost_instances = {bookie: registered[bookie] for bookie in options.accept_lost_disk}
@@ -90,17 +98,33 @@ async def prepare(
     observed = Observed(machines, registered=registered, lost_instances=lost_instances)
     targets = plan(identity.cluster_id, desired, observed)
     members = [layout.member(one, target.machine) for one, target in targets.items() if isinstance(target, RunOn)]
-    check_advertised(options.settings, members)
+    check_advertised(settings, members)
     found = ClusterPlan(
         identity.cluster_id,
         identity.secret,
-        options.settings,
+        settings,
         identity.metadata_url,
         layout,
         tuple(machines),
         tuple(members),
     )
-    return Prepared(found, {one: target.reason for one, target in targets.items() if isinstance(target, WaitFor)}, told)
+    waiting = {one: target.reason for one, target in targets.items() if isinstance(target, WaitFor)}
+    return Prepared(found, waiting, [*told, *changes])
+
+
+def check_early(directory: ClusterDirectory, options: StartOptions) -> None:
+    """Refuse what cannot be, before Ray is started. What is stored of an older cluster is read later."""
+    check_host(options.host)
+    check_port(options.port, "--port")
+    check_port(options.admin_port, "--admin-port")
+    is_new = directory.load_identity() is None
+    brokers = options.brokers or (DEFAULT_BROKERS if is_new else 1)
+    if options.port:
+        check_port(options.port + brokers - 1, f"--port of broker-{brokers}")
+    if options.metadata_url is not None:
+        directory.given_url(options.metadata_url)
+    if is_new:
+        options.check_new()
 
 
 async def _open(
@@ -120,13 +144,17 @@ async def _open(
 
 
 async def _store_desired(
-    store: MetadataStore, options: StartOptions, machines: Sequence[Machine], registered: Mapping[str, str]
+    store: MetadataStore,
+    options: StartOptions,
+    settings: Settings,
+    machines: Sequence[Machine],
+    registered: Mapping[str, str],
 ) -> tuple[DesiredState, list[str]]:
     """What runs from now on, stored. No coordinator runs that could change it meanwhile."""
     stored = await store.get(metadata_keys.DESIRED_STATE)
     before = DesiredState.unpack(stored.value) if stored is not None else None
     bookies = dict.fromkeys([*registered, *(bookie for machine in machines for bookie in _directories(machine))])
-    desired, told = desired_at_start(before, list(bookies), options.brokers, options.bookies, options.settings)
+    desired, told = desired_at_start(before, list(bookies), options.brokers, options.bookies, settings)
     if desired != before:
         version = stored.version if stored is not None else None
         await store.put(metadata_keys.DESIRED_STATE, desired.pack(), version)

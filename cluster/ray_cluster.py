@@ -30,7 +30,7 @@ from ..runtime.ray_calls import Answer, ask, find_actor, gcs_address, kill_actor
 from . import ray_session
 from .directory import ClusterDirectory
 from .handle import Cluster
-from .preparing import Prepared, StartOptions, prepare
+from .preparing import Prepared, StartOptions, check_early, prepare
 from .ray_authentication import how_to_authenticate
 from .ray_session import RaySession
 
@@ -163,6 +163,7 @@ def start_on_ray(data_directory: str | os.PathLike[str], options: StartOptions, 
     directory.lock()
     try:
         _clear_leftovers(directory)
+        check_early(directory, options)
         threading.Thread(target=_import_ahead, name="import-ahead", daemon=True).start()
         session = ray_session.join_or_start(directory.path, detach=detach)
         try:

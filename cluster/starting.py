@@ -39,7 +39,8 @@ def start(
             out. 0 takes any free ones.
         admin_port: Port of the admin HTTP. 0 takes any free one.
         ensemble: `ensemble/write quorum/ack quorum`, 3/3/2 by default.
-        settings: Settings by the names that `magnetar settings` lists.
+        settings: Settings by the names that `magnetar settings` lists. The cluster remembers them: others stay as they
+            were at the last start.
         config: A file of `name=value` lines.
         metadata: URL of a PostgreSQL database, in place of the SQLite file in `data_dir`. The directory keeps it. Pass
             another one when the address or the password of the same database has changed.
@@ -57,10 +58,10 @@ def start(
         ClusterError: If the cluster cannot be started; the message says what to do.
         SettingError: If a setting is unknown or impossible.
     """
-    from .planning import load_settings
+    from .planning import read_settings
     from .preparing import StartOptions
 
-    chosen = load_settings(ensemble, config, settings)
+    chosen = read_settings(ensemble, config, settings)
     lost = tuple(accept_lost_disk)
     options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, lost, metadata_restored)
     directory = data_dir if data_dir is not None else default_data_directory()

@@ -1,6 +1,5 @@
 """`magnetar status` and `magnetar settings` as tables."""
 
-import dataclasses
 from collections.abc import Collection, Sequence
 
 from rich import filesize
@@ -18,8 +17,6 @@ from ..protocol.cluster_status import (
     ProcessStatus,
 )
 from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_BOOKIE, ROLE_COORDINATOR
-from ..runtime.settings.declarations import Settings
-from ..runtime.settings.text import unit_of
 
 
 def print_status(console: Console, status: ClusterStatus) -> None:
@@ -57,20 +54,6 @@ def print_status(console: Console, status: ClusterStatus) -> None:
     console.print(table)
     for line in _lines(status):
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def print_settings(console: Console) -> None:
-    """All settings: outside name, default, unit, origin, what it means."""
-    table = Table(title="Settings (file, MAGNETAR_<name>, --set)", title_justify="left")
-    table.add_column("name", no_wrap=True)
-    table.add_column("default", justify="right")
-    table.add_column("unit")
-    table.add_column("origin")
-    table.add_column("meaning")
-    for item in dataclasses.fields(Settings):
-        default = str(item.default).lower() if isinstance(item.default, bool) else str(item.default)
-        table.add_row(item.metadata["name"], default, unit_of(item), item.metadata["origin"], item.metadata["doc"])
-    console.print(table)
 
 
 def _lines(status: ClusterStatus) -> list[str]:

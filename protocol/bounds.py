@@ -12,8 +12,8 @@ What exceeds its bound is refused with NotAllowedError, which clients do not try
 id, the connection ends. `actors.connections.limits` bounds how many of everything a connection may have.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, cast
 
 from google.protobuf.message import Message
 
@@ -184,14 +184,15 @@ def check_command(kind: int, content: Message) -> None:
             _check(".".join(path), getattr(holder, path[-1]), bound)
 
 
-def _check(what: str, value: Any, bound: Text | Items | Words) -> None:
+def _check(what: str, value: object, bound: Text | Items | Words) -> None:
     if isinstance(bound, Text):
-        check_text(what, value, bound.bytes_max)
+        check_text(what, cast("str | bytes", value), bound.bytes_max)
         return
-    check_count(what, len(value), bound.count_max)
+    items = cast("Sequence[Message]", value)
+    check_count(what, len(items), bound.count_max)
     if isinstance(bound, Words):
         return
-    size = sum(item.ByteSize() for item in value)
+    size = sum(item.ByteSize() for item in items)
     if size > bound.bytes_max:
         raise NotAllowedError(f"{what} has {size} bytes, more than {bound.bytes_max}: send less")
 

@@ -14,9 +14,11 @@ from typer.core import TyperGroup
 from ...protocol.errors import InvalidConfiguration
 from ..terminal.addresses import ADMIN_URL_VARIABLE, Finder, admin_url_of
 from ..terminal.failures import clear_errors
-from .nouns import NOUNS
+from .nouns import NOUNS, absent_noun, absent_verb
 
 if TYPE_CHECKING:
+    import typer._click as click  # what typer's classes are typed with
+
     from .arguments import Argument
     from .command import Command
 
@@ -65,11 +67,32 @@ class NounGroup(TyperGroup):
         super().__init__(**attributes)  # type: ignore[arg-type]
         self.commands = _Nouns()  # type: ignore[assignment]
 
+    def resolve_command(
+        self, ctx: "click.Context", args: list[str]
+    ) -> tuple[str | None, "click.Command | None", list[str]]:
+        feature = absent_noun(args[0]) if args and args[0] not in self.commands else None
+        if feature is not None:
+            ctx.fail(f"Magnetar has no {feature}, so there is no `magnetar admin {args[0]}`.")
+        return super().resolve_command(ctx, args)
+
+
+class VerbGroup(TyperGroup):
+    """`magnetar admin NOUN`."""
+
+    def resolve_command(
+        self, ctx: "click.Context", args: list[str]
+    ) -> tuple[str | None, "click.Command | None", list[str]]:
+        feature = absent_verb(args[0]) if args and args[0] not in self.commands else None
+        if feature is not None:
+            ctx.fail(f"Magnetar has no {feature}, so there is no `{ctx.info_name} {args[0]}`.")
+        return super().resolve_command(ctx, args)
+
 
 admin = typer.Typer(
     cls=NounGroup,
     help="Manage the cluster, with the nouns and verbs of `pulsar-admin`.",
     no_args_is_help=True,
+    rich_markup_mode=None,
 )
 
 
@@ -82,7 +105,9 @@ def options(context: typer.Context, admin_url: AdminUrl = None) -> None:
 def _noun_app(noun: str) -> typer.Typer:
     from .commands import of_noun
 
-    app = typer.Typer(name=noun, help=NOUNS[noun], no_args_is_help=True, add_completion=False)
+    app = typer.Typer(
+        name=noun, help=NOUNS[noun], no_args_is_help=True, add_completion=False, cls=VerbGroup, rich_markup_mode=None
+    )
 
     @app.callback()
     def group() -> None:  # a group stays one, also with a single verb

@@ -46,7 +46,7 @@ from rich.table import Table
 from ...protocol.errors import ClusterError, SparkUnavailable
 from ...protocol.names import actor_name, broker_id
 from ...runtime.ray_calls import Answer, RemoteMethod, ask, find_actor, kill_actor, remote, wait_for
-from ...runtime.settings.declarations import Settings
+from ..planning import read_settings
 from ..preparing import StartOptions
 from ..ray_cluster import RayCluster, find_on_ray, start_on_ray
 from . import picture
@@ -136,7 +136,7 @@ def _started(console: Console) -> Generator[Scene]:
     os.environ.pop("RAY_ADDRESS", None)
     with tempfile.TemporaryDirectory(prefix="magnetar-demo-", ignore_cleanup_errors=True) as directory:
         with console.status("starting Ray, 3 bookies, 2 brokers …"):
-            cluster = start_on_ray(directory, StartOptions(_settings(), port=0, admin_port=0), detach=False)
+            cluster = start_on_ray(directory, StartOptions(read_settings(), port=0, admin_port=0), detach=False)
         try:
             yield Scene(cluster, TOPIC, joined=False)
         finally:
@@ -154,12 +154,6 @@ def _joined() -> Generator[Scene]:
     finally:
         _stop_spark()
         _admin(scene.cluster, f"persistent/public/default/{scene.topic}/partitions?force=true", method="DELETE")
-
-
-def _settings() -> Settings:
-    from ..planning import load_settings
-
-    return load_settings()
 
 
 def _run(scene: Scene, outcome: DemoOutcome) -> None:

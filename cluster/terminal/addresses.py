@@ -3,6 +3,7 @@
 Only the search for a running cluster needs Ray. A command that was given a URL never loads it.
 """
 
+import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,8 +12,9 @@ from urllib.parse import urlsplit
 
 import typer
 
-from ...protocol.errors import InvalidUrl
+from ...protocol.errors import ConnectError, InvalidUrl, MagnetarError
 
+ANSWER_TIMEOUT_MS = 5_000
 ADMIN_URL_VARIABLE = "MAGNETAR_ADMIN_URL"
 ServiceUrl = Annotated[
     str | None,
@@ -55,8 +57,32 @@ class Finder:
 
 
 def service_url_of(context: typer.Context, given: str | None) -> str:
-    """The service URL that a command uses. Raises ClusterError."""
-    return given or context.ensure_object(Finder).find().service_url
+    """The service URL that a command uses. Raises ClusterError, InvalidUrl, ConnectError.
+
+    Of one that was given, a broker must answer: a client would try again for half a minute without a word.
+    """
+    if not given:
+        return context.ensure_object(Finder).find().service_url
+    asyncio.run(check_service_url(given))
+    return given
+
+
+async def check_service_url(url: str) -> None:
+    """Return when one of the brokers answers. Raises InvalidUrl, ConnectError."""
+    from ...client.core.configuration import ClientConfiguration
+    from ...client.core.connection import connect
+    from ...client.network.service_url import parse_service_url
+
+    configuration = ClientConfiguration(url, connection_timeout_ms=ANSWER_TIMEOUT_MS)
+    reasons: list[str] = []
+    for address in parse_service_url(url):
+        try:
+            (await connect(configuration, address)).close()
+        except MagnetarError as error:
+            reasons.append(str(error))
+        else:
+            return
+    raise ConnectError(f"no broker answers at {url}: {'; '.join(reasons)}. Check --service-url, and that brokers run")
 
 
 def unkept_notice(context: typer.Context, given: str | None, topic: str) -> str:

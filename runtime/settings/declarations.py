@@ -104,9 +104,18 @@ class Settings(
     ) -> "Settings":
         """Defaults, then the file (`name=value` lines, `#` comments), then `MAGNETAR_<name>` variables, then overrides.
 
-        Raises SettingError for an unknown name (naming the nearest one), a value of the wrong type and an impossible
-        combination.
+        Raises SettingError for unknown names (all of them), a value of the wrong type and an impossible combination.
         """
+        return cls.from_dict(cls.read(file, environment, overrides))
+
+    @classmethod
+    def read(
+        cls,
+        file: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> dict[str, setting_text.Value]:
+        """The settings that are given, by outside name. Each of them is possible by itself. Raises SettingError."""
         given: dict[str, setting_text.Value] = {}
         if file is not None:
             given.update(_parse_all(setting_text.read_file(file), f"{file}: "))
@@ -119,7 +128,7 @@ class Settings(
         }
         given.update(_parse_all(variables, "environment: "))
         given.update(_parse_all(overrides or {}, ""))
-        return dataclasses.replace(cls(), **given)
+        return given
 
     def to_dict(self) -> dict[str, setting_text.Value]:
         """Values by outside name."""
@@ -129,7 +138,8 @@ class Settings(
     def from_dict(cls, values: Mapping[str, object]) -> "Settings":
         """The inverse of `to_dict`; missing ones take their default. Raises SettingError."""
         by_name = _fields_by_name()
-        given = {setting_text.find(by_name, name).name: value for name, value in values.items()}
+        setting_text.check_names(by_name, values)
+        given = {by_name[name].name: value for name, value in values.items()}
         return dataclasses.replace(cls(), **given)
 
 
@@ -140,10 +150,11 @@ def _fields_by_name() -> dict[str, setting_text.Field]:
 def _parse_all(values: Mapping[str, str], where: str) -> dict[str, setting_text.Value]:
     by_name = _fields_by_name()
     parsed: dict[str, setting_text.Value] = {}
-    for name, text in values.items():
-        try:
-            item = setting_text.find(by_name, name)
-            parsed[item.name] = setting_text.parse(item, text.strip())
-        except SettingError as error:
-            raise SettingError(f"{where}{error}") from None
+    try:
+        setting_text.check_names(by_name, values)
+        for name, text in values.items():
+            parsed[name] = setting_text.parse(by_name[name], text.strip())
+            setting_text.check(by_name[name], parsed[name])
+    except SettingError as error:
+        raise SettingError(f"{where}{error}") from None
     return parsed

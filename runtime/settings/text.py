@@ -5,14 +5,18 @@ Works on dataclass fields with the metadata that `settings` gives them, and know
 
 import dataclasses
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal, TypeVar
 
 from ...protocol.errors import SettingError
+from .absent import absent_feature
 
 Value = bool | int | float | str
 DefaultValue = TypeVar("DefaultValue", bool, int, float, str)
 Field = dataclasses.Field[object]
+
+SIMILAR = 0.6
+"""How alike a name is that is suggested in place of an unknown one. With less, the suggestions are misleading."""
 
 Fields = Mapping[str, Field]
 """Fields by outside name."""
@@ -64,13 +68,23 @@ def unit_of(item: Field) -> str:
     return _UNITS.get(words[-1], "")
 
 
-def find(by_name: Fields, name: str) -> Field:
-    """The field of a name. Raises SettingError, naming the nearest one, for a name that nothing has."""
-    if name in by_name:
-        return by_name[name]
-    near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise SettingError(f"unknown setting {name}{hint or '; `magnetar settings` lists all'}")
+def check_names(by_name: Fields, names: Iterable[str]) -> None:
+    """Raise SettingError that tells all names that are no settings: those of features that are missing, and others."""
+    unknown = [name for name in names if name not in by_name]
+    if not unknown:
+        return
+    missing: dict[str, list[str]] = {}
+    parts: list[str] = []
+    for name in unknown:
+        feature = absent_feature(name)
+        if feature is not None:
+            missing.setdefault(feature, []).append(name)
+            continue
+        near = difflib.get_close_matches(name, by_name, n=1, cutoff=SIMILAR)
+        parts.append(f"{name} (did you mean {near[0]}?)" if near else name)
+    told = [f"unknown setting{'s' if len(parts) > 1 else ''} {', '.join(parts)}"] if parts else []
+    told += [f"Magnetar has no {feature}, so take away {', '.join(found)}" for feature, found in missing.items()]
+    raise SettingError(f"{'; '.join(told)}. `magnetar settings` lists all")
 
 
 def parse(item: Field, text: str) -> Value:

@@ -16,6 +16,7 @@
 | `tenants/<tenant>`, `namespaces/<tenant>/<namespace>` | policies |
 | `topic-policies/<topic path>` | policies of a topic, partitioned or plain |
 | `desired/state` | which brokers and bookies should run, and which are being drained |
+| `desired/settings` | settings that operators chose (see `stored_settings`) |
 | `restored/ledgers` | ledger ids that were in use when the metadata was restored from an older state |
 | `restored/from` | the backup from which the metadata was restored |
 | `moved/to`, `moved/from` | a move of the metadata to another database (see `moved_store`) |
@@ -44,6 +45,7 @@ MOVED_TO = "moved/to"
 MOVED_FROM = "moved/from"
 MOVED_PROBE = "moved/probe"
 DESIRED_STATE = "desired/state"
+STORED_SETTINGS = "desired/settings"
 
 COUNTERS_PREFIX = "counters/"
 BOOKIES_PREFIX = "bookies/"

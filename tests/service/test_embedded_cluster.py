@@ -187,3 +187,22 @@ def test_the_directory_may_have_an_odd_name(tmp_path: Path) -> None:
     with start(odd) as cluster, cluster.client() as client:
         client.create_producer("odd").send(b"x")
     start(odd).stop()
+
+
+def running_settings(cluster: Cluster) -> dict[str, str]:
+    with urllib.request.urlopen(f"{cluster.admin_url}/admin/v2/brokers/configuration/runtime", timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_settings_stay_from_one_start_to_the_next(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with start(tmp_path, settings={"maxMessageSize": 1_048_576, "clusterName": "west"}) as cluster:
+        assert running_settings(cluster)["maxMessageSize"] == "1048576"
+    assert "setting " not in caplog.text
+    with start(tmp_path) as cluster:
+        found = running_settings(cluster)
+        assert (found["maxMessageSize"], found["clusterName"]) == ("1048576", "west")
+    assert "settings of the last start: clusterName=west, maxMessageSize=1048576" in caplog.text
+    with start(tmp_path, settings={"maxMessageSize": 2_097_152}) as cluster:
+        found = running_settings(cluster)
+        assert (found["maxMessageSize"], found["clusterName"]) == ("2097152", "west")
+    assert "setting maxMessageSize: 1048576 -> 2097152" in caplog.text

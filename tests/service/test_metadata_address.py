@@ -19,7 +19,6 @@ from magnetar.cluster.handle import Cluster
 from magnetar.cluster.preparing import Prepared, StartOptions, prepare
 from magnetar.protocol.errors import ClusterError, MetadataUnavailable
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.backup import moving
 from support.servers.postgresql_server import PostgresqlServer, running
 
@@ -76,7 +75,7 @@ def prepared(path: Path, url: str | None = None, *, restored: bool = False) -> P
     async def run() -> Prepared:
         env = Environment.real()
         try:
-            options = StartOptions(Settings(), port=0, admin_port=0, metadata_url=url, metadata_restored=restored)
+            options = StartOptions(port=0, admin_port=0, metadata_url=url, metadata_restored=restored)
             return await prepare(env, ClusterDirectory(path), options, [this_machine("127.0.0.1", str(path))])
         finally:
             env.close()

@@ -5,7 +5,7 @@ import pytest
 from magnetar.actors.desired.planner import Machine, Observed, RunOn, plan
 from magnetar.actors.desired.record import DesiredState
 from magnetar.actors.processes.plan import ClusterPlan, Layout, NodePlan, admin_url, service_urls
-from magnetar.cluster.planning import check_accepted, check_size, desired_at_start, load_settings
+from magnetar.cluster.planning import check_accepted, check_size, desired_at_start, load_settings, settings_at_start
 from magnetar.protocol.errors import ClusterError, NotAllowedError, SettingError
 from magnetar.protocol.names import port_of_broker
 from magnetar.runtime.settings.declarations import Settings
@@ -130,3 +130,65 @@ def test_too_few_bookies_or_brokers_are_refused() -> None:
         check_size(1, 1, Settings())
     with pytest.raises(ClusterError, match="at least one broker"):
         check_size(0, 3, Settings())
+
+
+# ---- Settings from one start to the next ----
+
+SMALL = {"maxMessageSize": 1_048_576}
+
+
+@pytest.mark.parametrize("given", [{}, SMALL])
+def test_a_new_cluster_stores_what_it_was_given_and_says_nothing(given: dict[str, int]) -> None:
+    """So does one of an older release, which stored nothing."""
+    settings, stored, told = settings_at_start(None, given)
+    assert stored == given and told == []
+    assert settings.max_message_size_bytes == given.get("maxMessageSize", 5_242_880)
+
+
+def test_a_start_without_settings_takes_the_stored_ones_and_says_so() -> None:
+    settings, stored, told = settings_at_start(SMALL, {})
+    assert settings.max_message_size_bytes == 1_048_576 and stored == SMALL
+    assert told == ["settings of the last start: maxMessageSize=1048576"]
+
+
+def test_a_start_with_other_settings_says_old_and_new() -> None:
+    given = {"maxMessageSize": 2_097_152, "allowAutoTopicCreation": False}
+    settings, stored, told = settings_at_start({**SMALL, "clusterName": "west"}, given)
+    assert (settings.max_message_size_bytes, settings.cluster_name) == (2_097_152, "west")
+    assert stored == {**given, "clusterName": "west"}
+    assert told == [
+        "setting maxMessageSize: 1048576 -> 2097152",
+        "setting allowAutoTopicCreation: true -> false",
+        "settings of the last start: clusterName=west",
+    ]
+
+
+def test_a_start_with_the_same_settings_says_nothing() -> None:
+    assert settings_at_start(SMALL, SMALL)[1:] == (SMALL, [])
+
+
+def test_a_setting_that_gets_its_default_is_no_longer_stored() -> None:
+    _, stored, told = settings_at_start(SMALL, {"maxMessageSize": 5_242_880})
+    assert stored == {} and told == ["setting maxMessageSize: 1048576 -> 5242880"]
+
+
+def test_names_of_a_newer_release_are_kept_without_an_effect() -> None:
+    """An older release runs for a while after a step back."""
+    settings, stored, told = settings_at_start({"ofTomorrow": 3, **SMALL}, SMALL)
+    assert settings.max_message_size_bytes == 1_048_576 and stored == {"ofTomorrow": 3, **SMALL}
+    assert told == ["settings of a newer release, which have no effect in this one: ofTomorrow=3"]
+
+
+def test_given_settings_that_do_not_fit_the_stored_ones_name_them() -> None:
+    with pytest.raises(SettingError, match=r"at least 1,024 above.*last start count as well: maxMessageSize=1048576\."):
+        settings_at_start(SMALL, {"nettyMaxFrameSizeBytes": 1_048_576})
+    with pytest.raises(SettingError) as refused:
+        settings_at_start(None, {"nettyMaxFrameSizeBytes": 1_048_576})
+    assert "last start" not in str(refused.value)
+
+
+def test_a_stored_value_that_this_release_refuses_can_be_replaced() -> None:
+    with pytest.raises(SettingError, match="maxMessageSize=-1"):
+        settings_at_start({"maxMessageSize": -1}, {})
+    settings, stored, _ = settings_at_start({"maxMessageSize": -1}, SMALL)
+    assert settings.max_message_size_bytes == 1_048_576 and stored == SMALL

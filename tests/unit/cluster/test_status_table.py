@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from magnetar.actors.auditor.service import AuditProgress
-from magnetar.cluster.status_table import print_settings, print_status
+from magnetar.cluster.status_table import print_status
 
 
 def member(node: str, role: str, **more: Any) -> dict[str, Any]:
@@ -124,22 +124,6 @@ def test_damaged_entries_and_the_progress_of_scrubs_are_shown() -> None:
 def test_bookies_are_in_the_order_of_their_numbers() -> None:
     text = shown(members=[member(f"bookie-{number}", "bookie") for number in (10, 2, 1)])
     assert text.index("bookie-1 ") < text.index("bookie-2 ") < text.index("bookie-10 ")
-
-
-def test_settings_are_listed_by_their_outside_names() -> None:
-    console = Console(file=io.StringIO(), width=160)
-    print_settings(console)
-    assert isinstance(console.file, io.StringIO)
-    assert "maxMessageSize" in console.file.getvalue()
-    assert "5242880" in console.file.getvalue()
-
-
-def test_settings_are_listed_with_unit_and_origin() -> None:
-    console = Console(file=io.StringIO(), width=200)
-    print_settings(console)
-    assert isinstance(console.file, io.StringIO)
-    row = line(console.file.getvalue(), "│ gcWaitTime").replace(" ", "")
-    assert "900000│ms│bookkeeper" in row
 
 
 def test_metadata_older_than_its_ledgers_says_what_is_kept_and_what_to_do() -> None:

@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from magnetar.protocol.errors import SettingError
+from magnetar.runtime.settings.absent import absent_feature
 from magnetar.runtime.settings.declarations import Settings
 
 
@@ -30,8 +31,35 @@ def test_the_last_source_wins(tmp_path):
 
 
 def test_an_unknown_name_gets_the_nearest_one():
-    with pytest.raises(SettingError, match=r"unknown setting maxMesageSize; did you mean maxMessageSize\?"):
+    with pytest.raises(SettingError, match=r"unknown setting maxMesageSize \(did you mean maxMessageSize\?\)"):
         Settings.load(None, {}, {"maxMesageSize": "1"})
+
+
+def test_all_unknown_names_of_a_file_are_told_at_once_and_missing_features_by_name(tmp_path):
+    """As in a `broker.conf` of Pulsar."""
+    file = tmp_path / "broker.conf"
+    names = (
+        "zookeeperServers", "brokerServicePortTls", "tlsEnabled", "authenticationEnabled", "superUserRoles",
+        "functionsWorkerEnabled", "managedLedgerOffloadDriver", "transactionCoordinatorEnabled",
+        "webSocketServiceEnabled", "replicatorPrefix", "maxMesageSize", "xyzzy",
+    )  # fmt: skip
+    file.write_text("maxMessageSize=1048576\n" + "".join(f"{name}=1\n" for name in names))
+    with pytest.raises(SettingError) as refused:
+        Settings.load(str(file), {})
+    message = str(refused.value)
+    assert message.startswith(f"{file}: unknown settings maxMesageSize (did you mean maxMessageSize?), xyzzy; ")
+    assert message.count("did you mean") == 1, "nothing is suggested in place of a missing feature"
+    assert "no TLS, so take away brokerServicePortTls, tlsEnabled" in message
+    assert "no authentication and authorization, so take away authenticationEnabled, superUserRoles" in message
+    for feature in ("ZooKeeper", "functions", "tiered storage", "transactions", "WebSocket proxy", "geo-replication"):
+        assert f"Magnetar has no {feature}, so" in message
+    assert all(name in message for name in names)
+
+
+def test_no_setting_passes_for_one_of_a_missing_feature():
+    """A slip in its name would get no suggestion."""
+    ours = [name for name in Settings().to_dict() if absent_feature(name)]
+    assert ours == []
 
 
 @pytest.mark.parametrize(
@@ -92,7 +120,7 @@ def test_intervals_of_bookkeeper_are_given_in_milliseconds_as_bookkeeper_does():
     ],
 )
 def test_a_name_that_is_nearly_bookkeepers_is_refused_with_bookkeepers(old, new):
-    with pytest.raises(SettingError, match=rf"unknown setting {old}; did you mean {new}\?"):
+    with pytest.raises(SettingError, match=rf"unknown setting {old} \(did you mean {new}\?\)"):
         Settings.load(None, {}, {old: "5"})
 
 
