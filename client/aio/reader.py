@@ -1,16 +1,20 @@
 """Reading a topic without a subscription that outlives the reader: the asyncio face, and what knows the position.
 
-A reader is a consumer of a non-durable subscription of its own. Its position is the last message that the application
-took, or the wanted start. The position decides whether there is more to read. Messages are acknowledged as they are
-taken, so that the broker keeps no backlog.
+A reader is a consumer of a non-durable subscription of its own. There is more to read when the receive queue has a
+message. When it has none, the broker says where the topic ends, and the reader waits until everything up to there has
+come. What came and is not for the application counts as read: chunks of a message that did not become complete, a chunk
+that was stored twice, discarded and compacted messages, keys of other ranges. So the answer is never yes for something
+that will not be delivered. What the broker itself passes over moves the subscription's position there, which it is
+asked for again now and then. Messages are acknowledged as they are taken, so that the broker keeps no backlog.
 """
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
 
-from ...protocol.errors import MagnetarError, OperationNotSupported
-from ...protocol.message_id import Position
+from ...protocol.errors import OperationNotSupported, Timeout
+from ...runtime.backoff import Backoff
+from ...runtime.tasks import together
 from ..consuming.message import Message
 from ..consuming.partition_consumer import PartitionConsumer
 from ..consuming.start_filter import StartFilter
@@ -22,6 +26,9 @@ from .consumer import AsyncConsumer
 from .facts import state_text
 from .hash_ranges import key_hash
 from .listeners import reader_has_listener
+
+ASK_AGAIN_INITIAL_S = 0.05
+ASK_AGAIN_MAX_S = 1.0
 
 
 class TopicReader:
@@ -51,13 +58,6 @@ class TopicReader:
             ),
             StartFilter(start, configuration.start_message_id_inclusive),
         )
-        self._taken: dict[str, MessageId] = {}
-        """By topic or partition."""
-        self._start: MessageId | int = start
-        self._starts: dict[str, MessageId | int] = {}
-        """Where seeks moved single topics or partitions."""
-        self._passed: dict[str, MessageId] = {}
-        """By topic or partition: the last message that was left out because of its key."""
         self._ranges = configuration.key_hash_ranges
         if self._ranges is not None:
             self.consumer.receive_queue.screen = self._of_wanted_keys
@@ -65,8 +65,8 @@ class TopicReader:
     async def open(self) -> None:
         """Subscribe at the start. Raises as a consumer does, OperationNotSupported for an id on a partitioned topic."""
         await self.consumer.open()
-        start, consumers = self._start, self.consumer.consumers
-        if isinstance(start, MessageId) and start not in (MessageId.earliest, MessageId.latest) and len(consumers) > 1:
+        start, consumers = self.configuration.start_message_id, self.consumer.consumers
+        if start not in (MessageId.earliest, MessageId.latest) and len(consumers) > 1:
             await self.consumer.close()
             raise OperationNotSupported(
                 "a reader of several topics or partitions starts at MessageId.earliest or MessageId.latest: for any "
@@ -79,97 +79,68 @@ class TopicReader:
                     ledger_id, entry_id, index, _, size = last
                     where = MessageId(consumer.partition, ledger_id, entry_id, index, size)
                     await self.consumer.seek_partition(consumer, where, inclusive=True)
-                    self._start = where if len(consumers) == 1 else start
 
     def took(self, message: Message) -> None:
         """The application has this message. May be called from any thread."""
         message_id = message.message_id()
-        self._taken[message.topic_name()] = message_id
         if message_id.batch_index() >= message_id.batch_size() - 1:
             self.consumer.acknowledge_cumulative(message_id.whole_entry)
 
     def _of_wanted_keys(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Those whose key is in the reader's ranges. Called where the application opens entries."""
-        wanted: list[Message] = []
-        for message in messages:
-            hashed = key_hash(message)
-            if any(start <= hashed <= end for start, end in self._ranges or ()):
-                wanted.append(message)
-            else:
-                self._passed[message.topic_name()] = message.message_id()
-        return wanted
-
-    def missed(self, error: MagnetarError) -> None:
-        """`receive` raised this. If it stands for a message that could not be opened, the reader is past that."""
-        place = error.details
-        if "entry_id" in place:
-            partition, ledger_id, entry_id = (cast(int, place[name]) for name in ("partition", "ledger_id", "entry_id"))
-            self._taken[str(place["topic"])] = MessageId(partition, ledger_id, entry_id)
-
-    async def seek(self, target: SeekTarget) -> None:
-        """Move to a message id or a publish time (ms), or each topic to what a function says."""
-        if callable(target):
-            chosen: dict[str, MessageId | int] = {}
-            choose = target
-
-            def noted(topic: str) -> MessageId | int:
-                chosen[topic] = choose(topic)
-                return chosen[topic]
-
-            await self.consumer.seek(noted)
-            self._passed.clear()
-            self._starts.update(chosen)
-            self._taken.clear()
-            return
-        await self.consumer.seek(target)
-        self._passed.clear()
-        if isinstance(target, MessageId) and target not in (MessageId.earliest, MessageId.latest):
-            topic = self.consumer.topics.source_of(target.whole_entry).topic.full
-            self._starts[topic] = target
-            self._taken.pop(topic, None)
-        else:
-            self._start = target
-            self._starts.clear()
-            self._taken.clear()
+        ranges = self._ranges or ()
+        return [one for one in messages if any(start <= key_hash(one) <= end for start, end in ranges)]
 
     async def has_message_available(self) -> bool:
-        """Whether there is a message behind the reader's position now."""
-        if not self.consumer.receive_queue.is_empty():
-            return True
-        for consumer in self.consumer.consumers:
-            if await self._has_more(consumer):
-                return True
-        return False
+        """Whether the next read gets a message without waiting. Raises Timeout when the broker does not send it."""
+        core = self.consumer.core
+        backoff = Backoff(core.environment.random, ASK_AGAIN_INITIAL_S, ASK_AGAIN_MAX_S)
+        end_s = core.loop.time() + core.timeout_s
+        while not await self._has_message():
+            coming = await self._coming()
+            if not coming:
+                return await self._has_message()
+            left_s = end_s - core.loop.time()
+            if left_s <= 0:
+                raise Timeout(
+                    f"{self.consumer.topic_text} has messages behind the reader's position that no broker has sent "
+                    f"within {core.timeout_s:g} s"
+                )
+            try:
+                async with asyncio.timeout(min(left_s, backoff.next_delay_s())):
+                    while not self._is_settled(coming):
+                        await self.consumer.receive_queue.progress.wait()
+            except TimeoutError:
+                pass  # ask again: the broker may have passed over the rest
+        return True
 
-    async def _has_more(self, consumer: PartitionConsumer) -> bool:
-        answer = await self.consumer.ask_last_message_id(consumer)
-        last = MessageId.from_wire(answer.last_message_id)
-        if last.entry_id() < 0:
-            return False
-        taken, passed = self._taken.get(consumer.topic.full), self._passed.get(consumer.topic.full)
-        if passed is not None and (taken is None or _is_behind(passed, taken)):
-            taken = passed
-        if taken is not None:
-            return _is_behind(last, taken)
-        start = self._starts.get(consumer.topic.full, self._start)
-        if start == MessageId.earliest:
-            return True
-        if isinstance(start, MessageId) and start != MessageId.latest:
-            return last.position > start.position or (
-                last.position == start.position
-                and (self.configuration.start_message_id_inclusive or _is_behind(last, start))
-            )
-        if not answer.HasField("consumer_mark_delete_position"):
-            return False
-        done: Position = MessageId.from_wire(answer.consumer_mark_delete_position).position
-        return last.position > done
+    async def _has_message(self) -> bool:
+        """Whether the receive queue has a message, or an error to raise."""
+        queue = self.consumer.receive_queue
+        while queue.is_empty():
+            if queue.unprepared() is None:
+                return False
+            await self.consumer.prepare()
+        return True
 
+    async def _coming(self) -> list[tuple[PartitionConsumer, MessageId]]:
+        """Which partitions have more than what came, and up to where."""
+        consumers = [*self.consumer.consumers]
+        answers = await together([self.consumer.ask_last_message_id(one) for one in consumers])
+        coming: list[tuple[PartitionConsumer, MessageId]] = []
+        for consumer, answer in zip(consumers, answers, strict=True):
+            last = MessageId.from_wire(answer.last_message_id)
+            # What the broker counts as acknowledged before the reader had it, it does not send.
+            done = MessageId.from_wire(answer.consumer_mark_delete_position).position
+            passed = answer.HasField("consumer_mark_delete_position") and last.position <= done
+            if not (passed or consumer.has_come(last)):
+                coming.append((consumer, last))
+        return coming
 
-def _is_behind(last: MessageId, place: MessageId) -> bool:
-    """Whether `last` comes after `place`; a place without batch index stands for its whole entry."""
-    if last.position != place.position:
-        return last.position > place.position
-    return place.batch_index() >= 0 and last.batch_index() > place.batch_index()
+    def _is_settled(self, coming: Sequence[tuple[PartitionConsumer, MessageId]]) -> bool:
+        """Whether waiting for these is over."""
+        queue = self.consumer.receive_queue
+        return queue.has_more() or queue.failure is not None or all(one.has_come(last) for one, last in coming)
 
 
 class ReaderFacts:
@@ -213,11 +184,7 @@ class AsyncReader(ReaderFacts):
             self._consumer._listen(self._take, partial(heard, self))  # pyright: ignore[reportPrivateUsage] (the other face of the same)
 
     def _take(self) -> Message | None:
-        try:
-            message = self._reader.consumer.receive_queue.take()
-        except MagnetarError as error:
-            self._reader.missed(error)
-            raise
+        message = self._reader.consumer.receive_queue.take()
         if message is not None:
             self._reader.took(message)
         return message
@@ -247,21 +214,20 @@ class AsyncReader(ReaderFacts):
         """
         if self._has_listener:
             raise reader_has_listener()
-        try:
-            message = await self._consumer.receive(timeout_millis)
-        except MagnetarError as error:
-            self._reader.missed(error)
-            raise
+        message = await self._consumer.receive(timeout_millis)
         self._reader.took(message)
         return message
 
     async def has_message_available(self) -> bool:
         """Return whether there is a message behind the reader's position now.
 
+        It waits for messages that are on their way. What will not be delivered does not count.
+
         Returns:
-            True if there is.
+            True if there is: the next read does not wait.
 
         Raises:
+            Timeout: If the broker has more, and does not send it within `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.
         """
         return await self._reader.has_message_available()
@@ -279,7 +245,7 @@ class AsyncReader(ReaderFacts):
             Timeout: If it takes longer than `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.
         """
-        await self._reader.seek(messageid)
+        await self._reader.consumer.seek(messageid)
 
     async def close(self) -> None:
         """Close the reader.

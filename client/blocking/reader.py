@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-from ...protocol.errors import MagnetarError
 from ..aio.listeners import reader_has_listener
 from ..aio.reader import ReaderFacts, TopicReader
 from ..consuming.message import Message
@@ -45,11 +44,7 @@ class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
         self.close()
 
     def _next(self, timeout_millis: int | None = None) -> Message:
-        try:
-            message = self._receiver.receive(timeout_millis)
-        except MagnetarError as error:
-            self._reader.missed(error)
-            raise
+        message = self._receiver.receive(timeout_millis)
         self._reader.took(message)
         return message
 
@@ -75,10 +70,13 @@ class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
     def has_message_available(self) -> bool:
         """Return whether there is a message behind the reader's position now.
 
+        It waits for messages that are on their way. What will not be delivered does not count.
+
         Returns:
-            True if there is.
+            True if there is: the next read does not wait.
 
         Raises:
+            Timeout: If the broker has more, and does not send it within `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.
         """
         return self._running.run(self._reader.has_message_available())
@@ -96,7 +94,7 @@ class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
             Timeout: If it takes longer than `operation_timeout_seconds`.
             MagnetarError: What the broker answers, as the class of its error.
         """
-        self._running.run(self._reader.seek(messageid))
+        self._running.run(self._reader.consumer.seek(messageid))
 
     def close(self) -> None:
         """Close the reader.

@@ -8,7 +8,8 @@ A durable subscription gets everything unacknowledged again from its new broker,
 SUBSCRIBE (`generation` makes what was queued void). A non-durable Exclusive or Failover one, as a reader has it, goes
 on after the last entry that arrived. It keeps its queue: no message twice, none left out. A non-durable Shared one
 empties its queue, too, and names the first entry that it had queued. The broker begins there if the subscription has
-ended with its last consumer.
+ended with its last consumer. Before anything has arrived, each of them begins at the same start again. Where only the
+broker knows the start (the end of the topic, a publish time), the first SUBSCRIBE asks for the place.
 
 Chunks become messages before they are queued (`chunk_receiver`).
 
@@ -35,9 +36,11 @@ from ...protocol.errors import (
     ProtocolError,
     TopicNotFound,
 )
-from ...protocol.message_id import signed64
+from ...protocol.message_id import EARLIEST_POSITION, Position, signed64
 from ...protocol.pulsar_pb2 import (
     CommandCloseConsumer,
+    CommandGetLastMessageId,
+    CommandGetLastMessageIdResponse,
     CommandMessage,
     CommandSubscribe,
     CommandSuccess,
@@ -119,11 +122,15 @@ class PartitionConsumer:
         """Where to go on if a seek fails."""
         self._target: tuple[MessageId | int, bool] = (MessageId.earliest, True)
         """Of the last seek."""
+        self._end: Position = EARLIEST_POSITION
+        """The last entry of the topic when the last seek was sent."""
         self._last_arrived: tuple[int, int] | None = None
         self._resumed_at: tuple[int, int] | None = None
         """Of a non-durable subscription: the entry that the last SUBSCRIBE named, until something behind it comes."""
         self._sought = False
         """Whether our own seek is what the next SUBSCRIBE comes from."""
+        self._subscribed = False
+        """Whether there was a SUBSCRIBE since the last seek was sent."""
         self._missing = False
         """Whether the topic did not exist at an attempt since the last SUBSCRIBE: it can only be a new one then."""
         self._ready_waiters: deque[asyncio.Future[None]] = deque()
@@ -140,9 +147,22 @@ class PartitionConsumer:
         return self.registration.connection is not None
 
     @property
-    def last_arrived(self) -> tuple[int, int] | None:
-        """Position of the last entry that came since the start or the last seek."""
-        return self._last_arrived
+    def durable(self) -> bool:
+        """Whether the broker keeps the subscription's position."""
+        return self._durable
+
+    def has_come(self, last: MessageId) -> bool:
+        """Whether nothing up to `last`, which the broker has, is still on its way.
+
+        What came may lie in the receive queue, be with the application, or have been passed over.
+        """
+        if last.entry_id() < 0:
+            return True
+        if self._seeking:
+            return False
+        if self._last_arrived is not None:
+            return last.position <= self._last_arrived
+        return self._filter is not None and self._filter.is_reached(last)
 
     async def close(self) -> None:
         """Send the acknowledgements that wait, then leave the subscription. Never raises."""
@@ -204,10 +224,11 @@ class PartitionConsumer:
 
     async def register(self) -> None:
         """Subscribe at the topic's broker once; see `Registration.attempt`."""
-        await self.registration.attempt(self._command, CommandSuccess)
+        await self.registration.attempt(self._command, CommandSuccess, self._learn_start)
         connection = self.registration.connection
         assert connection is not None
         self._missing = False
+        self._subscribed = True
         if not self._keeps_queue:
             self._void_queue()
             if self._durable and not self._sought:
@@ -224,6 +245,28 @@ class PartitionConsumer:
         if self._receive_queue.waiting:
             self.permits.ask_for_one()
         self._wake_waiters()
+
+    async def _learn_start(self, connection: ClientConnection, consumer_id: int) -> None:
+        """Ask where a non-durable subscription stands whose start only the broker knows.
+
+        It has no permits yet, so nothing comes before the answer. Without the place, a subscription that got nothing
+        until its topic moved would begin at the end of the topic again, and miss what was published before.
+        """
+        start = self._filter
+        if self._durable or start is None or start.is_placed or self._last_arrived is not None:
+            return
+        if not self.topic.persistent:
+            return  # nothing is stored that could be missed
+        request_id = connection.next_request_id()
+        asked = CommandGetLastMessageId(consumer_id=consumer_id, request_id=request_id)
+        answer = await self.registration.ask(connection, asked, request_id, CommandGetLastMessageIdResponse)
+        if self._filter is start:
+            exact = answer.HasField("consumer_mark_delete_position")
+            place = answer.consumer_mark_delete_position if exact else answer.last_message_id
+            if exact or not start.publish_time:
+                self._filter = start.placed(
+                    (signed64(place.ledgerId), signed64(place.entryId)), alone=self._keeps_queue
+                )
 
     def _command(self, consumer_id: int, request_id: int) -> CommandSubscribe:
         configuration = self._configuration
@@ -288,6 +331,10 @@ class PartitionConsumer:
             # later: an application that went on here and acknowledged cumulatively would never see it.
             self._pass_over(entry, command)
             return
+        if self._seeking and not self._subscribed:
+            # From before the seek. If that fails, it comes again.
+            self._pass_over(entry, command)
+            return
         where = command.message_id
         position = (signed64(where.ledgerId), signed64(where.entryId))
         try:
@@ -327,6 +374,8 @@ class PartitionConsumer:
                 return
             self._resumed_at = None
         self._last_arrived = position
+        if self._receive_queue.progress.waited_for:
+            self._core.loop.call_soon(self._receive_queue.progress.notify_all)
         self.acks.received(position)
         if (received.ack_set or self._configuration.batch_index_ack_enabled) and received.batched:
             self.acks.came(received)
@@ -408,11 +457,15 @@ class PartitionConsumer:
         if dropped:
             self.permits.free_at_once(dropped)
 
-    def begin_seek(self, target: MessageId | int, inclusive: bool) -> None:
-        """A seek is about to be sent: from here on nothing that is queued or still comes is wanted."""
+    def begin_seek(self, target: MessageId | int, inclusive: bool, end: Position = EARLIEST_POSITION) -> None:
+        """A seek is about to be sent: from here on nothing that is queued or still comes is wanted.
+
+        `end` is the last entry of the topic, as far as it matters to a non-durable subscription.
+        """
         self._sought = self._seeking = True
+        self._subscribed = False
         self._unsought = self._here()
-        self._target = (target, inclusive)
+        self._target, self._end = (target, inclusive), end
         self._set_filter(target, inclusive)
         self._forget_queue()
 
@@ -428,17 +481,19 @@ class PartitionConsumer:
             return StartFilter(first.message_id(), True)
         if first is not None:
             return StartFilter(MessageId(self.partition, *first.position), True)
-        if self._last_arrived is not None:
+        if self._last_arrived is not None and (self._filter is None or self._filter.is_placed):
             return StartFilter(MessageId(self.partition, *self._last_arrived), False)
         return self._filter
 
     def _set_filter(self, target: MessageId | int, inclusive: bool) -> None:
         if isinstance(target, int):
-            self._filter = None if self._durable else StartFilter(MessageId.earliest, True, target)
-        elif target == MessageId.latest or (target == MessageId.earliest and self._durable):
-            self._filter = None if self._durable else StartFilter(target, False)
+            self._filter = None if self._durable else StartFilter(MessageId.earliest, True, target, self._end)
+        elif target == MessageId.latest:
+            # A broker that does not know of the seek must not begin at a later end.
+            place = MessageId(self.partition, *self._end) if self.topic.persistent else target
+            self._filter = None if self._durable else StartFilter(place, False)
         else:
-            self._filter = StartFilter(target, inclusive)
+            self._filter = None if self._durable and target == MessageId.earliest else StartFilter(target, inclusive)
 
     def _forget_queue(self) -> None:
         dropped = self._void_queue()
@@ -451,8 +506,10 @@ class PartitionConsumer:
         """The broker has answered. What arrived in between is from before."""
         self._seeking = False
         if done:
-            self._set_filter(*self._target)
-            self._forget_queue()
+            # A non-durable subscription has nothing to forget: what was made meanwhile began at the target.
+            if self._durable:
+                self._set_filter(*self._target)
+                self._forget_queue()
         else:
             self._sought = False
             self._filter = self._unsought

@@ -18,7 +18,7 @@ from typing import Protocol, cast
 
 from ...protocol.errors import MagnetarError
 from ..core.failover_events import FailoverEvents
-from ..core.threading_bridge import Handover
+from ..core.threading_bridge import Handover, LoopSignal
 from .message import Message, Opened, ReceivedEntry
 from .messages import Messages
 from .receive_counts import ReceiveCounts, Waiting, waiting_in
@@ -78,6 +78,8 @@ class ReceiveQueue:
         """Says what the application gets of the messages of an opened entry; called under the lock."""
         self.counts: dict[object, ReceiveCounts] = {}
         """What was received of each source that is counted; changed under the lock."""
+        self.progress = LoopSignal()
+        """For waiting on the loop: an entry came, whatever became of it."""
         self._entries: deque[ReceivedEntry] = deque()
         self._undelivered: tuple[object, MagnetarError] | None = None
         """The source and the error of an entry that could not be opened, until a call raises it. Changed under the
@@ -309,5 +311,6 @@ class ReceiveQueue:
             self._drop(left)
             self._undelivered = None
             self.arrival.notify_all()
+        self.progress.notify_all()
         if self.events is not None:
             self.events.end()

@@ -20,6 +20,7 @@ from ...protocol.errors import (
     MagnetarError,
     OperationNotSupported,
 )
+from ...protocol.message_id import EARLIEST_POSITION
 from ...protocol.pulsar_pb2 import (
     CommandGetLastMessageId,
     CommandGetLastMessageIdResponse,
@@ -291,8 +292,15 @@ class TopicConsumer:
             place = start_of(target).to_wire()
             return CommandSeek(consumer_id=consumer_id, request_id=request_id, message_id=place)
 
+        end = EARLIEST_POSITION
+        if (
+            not consumer.durable
+            and consumer.topic.persistent
+            and (isinstance(target, int) or target == MessageId.latest)
+        ):
+            end = MessageId.from_wire((await self.ask_last_message_id(consumer)).last_message_id).position
         await self.core.lookup.retry(f"seek on {consumer.topic.full}", consumer.ready_connection)
-        consumer.begin_seek(target, inclusive)
+        consumer.begin_seek(target, inclusive, end)
         try:
             await self._request(consumer, f"seek on {consumer.topic.full}", command, CommandSuccess)
         except BaseException:

@@ -142,30 +142,36 @@ class Registration(Generic[E]):
         finally:
             self._deadline = None
 
-    async def attempt(self, command: Callable[[int, int], WireMessage], answer_type: type[Answer]) -> Answer:
+    async def attempt(
+        self,
+        command: Callable[[int, int], WireMessage],
+        answer_type: type[Answer],
+        then: Callable[[ClientConnection, int], Awaitable[None]] | None = None,
+    ) -> Answer:
         """Register with the broker that has the topic now, and return its answer.
 
-        `command` gets the new id and a request id. Raises the broker's refusal, `failure`, ConnectError,
-        ConnectionClosed or TimeoutError.
+        `command` gets the new id and a request id. `then` gets the connection and the new id, once the broker has
+        answered; it may ask for more (`ask`), and the attempt fails with it. Raises the broker's refusal, `failure`,
+        ConnectError, ConnectionClosed or TimeoutError.
         """
         connection = await self._core.lookup.connection(self._topic)
         self.check()
         endpoints = self._kind.endpoints(connection)
         endpoint_id, request_id = self._core.next_id(), connection.next_request_id()
         endpoints[endpoint_id] = self._endpoint
+        registered = False
         try:
-            asked = command(endpoint_id, request_id)
-            self._asking = (connection, request_id)
-            timeout_s, deadline = self._core.timeout_s, self._deadline
-            answer = await connection.request(asked, request_id, timeout_s, answer_type, deadline)
+            answer = await self.ask(connection, command(endpoint_id, request_id), request_id, answer_type)
+            registered = True
+            if then is not None and endpoint_id in endpoints and self.failure is None:
+                await then(connection, endpoint_id)
         except BaseException as error:
-            endpoints.pop(endpoint_id, None)
-            if isinstance(error, TimeoutError | asyncio.CancelledError) or self.failure is not None:
+            left = endpoints.pop(endpoint_id, None) is not None
+            unknown = isinstance(error, TimeoutError | asyncio.CancelledError) or self.failure is not None
+            if unknown or (registered and left and not connection.closed):
                 # The broker may still register it, and would then hold the name against the next attempt.
                 self._withdraw(connection, endpoint_id)
             raise
-        finally:
-            self._asking = None
         if endpoint_id not in endpoints:
             during = f"while the {self._kind.name} {self._kind.registers}"
             raise ConnectionClosed(f"the connection to the broker of {self._topic} ended {during}")
@@ -178,6 +184,16 @@ class Registration(Generic[E]):
         self.id = endpoint_id
         self._refused = False
         return answer
+
+    async def ask(
+        self, connection: ClientConnection, asked: WireMessage, request_id: int, answer_type: type[Answer]
+    ) -> Answer:
+        """Send a request of an attempt. It fails at once when the broker sends the endpoint away meanwhile."""
+        self._asking = (connection, request_id)
+        try:
+            return await connection.request(asked, request_id, self._core.timeout_s, answer_type, self._deadline)
+        finally:
+            self._asking = None
 
     def _withdraw(self, connection: ClientConnection, endpoint_id: int) -> None:
         connection.write(encode(self._kind.close_command(endpoint_id, connection.next_request_id())))

@@ -73,6 +73,11 @@ class LoopSignal:
             if not waiter.done():
                 waiter.set_result(None)
 
+    @property
+    def waited_for(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
     async def wait(self) -> None:
         """Until the next `notify_all`."""
         waiter = asyncio.get_running_loop().create_future()

@@ -7,6 +7,7 @@ Apache Pulsar 4.2.4 as well, when its reader is inclusive); no client may leave 
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -136,3 +137,40 @@ def test_a_reader_that_has_read_nothing_yet_begins_the_same_way_again(cluster, c
             read.pop(0)  # it subscribed at the id before the first message, and takes that one for wanted too
         assert read == numbers(MESSAGES - first, first)
         reader.close()
+
+
+@pytest.mark.parametrize("filled", [0, 3])
+def test_our_readers_at_latest_miss_nothing_that_comes_while_their_topic_moves(cluster, topic, filled):
+    """They have received nothing yet. Official clients begin at the end again and miss what came meanwhile."""
+    with magnetar.Client(cluster.service_url, operation_timeout_seconds=20) as connected:
+        connected.subscribe(topic, "keeper").close()
+        producer = connected.create_producer(topic, batching_enabled=False)
+        for value in numbers(filled):
+            producer.send(value)
+        readers = [connected.create_reader(topic, magnetar.MessageId.latest) for _ in range(10)]
+        assert not any(reader.has_message_available() for reader in readers)
+        for _ in range(2):
+            cluster.run(unload(cluster, topic))
+        cluster.run(cluster.coordinator_call("unload", topic=topic))
+        for value in numbers(20, 100):
+            producer.send(value)
+        for reader in readers:
+            assert [reader.read_next(WAIT_MS).data() for _ in range(20)] == numbers(20, 100)
+            assert not reader.has_message_available()
+
+
+def test_our_reader_that_sought_ahead_of_all_clocks_gets_what_comes(cluster, topic):
+    with magnetar.Client(cluster.service_url, operation_timeout_seconds=20) as connected:
+        connected.subscribe(topic, "keeper").close()
+        producer = connected.create_producer(topic, batching_enabled=False)
+        for value in numbers(5):
+            producer.send(value)
+        reader = connected.create_reader(topic, magnetar.MessageId.earliest)
+        reader.seek(int(time.time() * 1000) + 3_600_000)
+        assert not reader.has_message_available()
+        for value in numbers(2, 10):
+            producer.send(value)
+        assert [reader.read_next(WAIT_MS).data() for _ in range(2)] == numbers(2, 10)
+        cluster.run(unload(cluster, topic))
+        reader.seek(0)
+        assert read_all(reader) == [*numbers(5), *numbers(2, 10)]
