@@ -19,8 +19,9 @@ check: ## check a change: ruff, pyright, unit tests, a few seeds of the simulato
 explore: ## explore every interleaving of fencing and recovery with few nodes; then find known bugs
 	@$(ENVIRONMENT) python tests/simulation/explore.py
 
-simulate: ## simulate clusters: SEEDS=1000 runs many, SEED=n replays one with its transcript (NODE=broker-1: of one node)
-	@$(ENVIRONMENT) python tests/simulation/run.py $(if $(SEED),--seed $(SEED) $(if $(NODE),--node $(NODE)),--seeds $(SEEDS))
+simulate: ## simulate SEEDS=1000 clusters, others each time (FIRST=n: these again); SEED=n: one, with its transcript (NODE=broker-1)
+	@$(ENVIRONMENT) python tests/simulation/run.py \
+		$(if $(SEED),--seed $(SEED) $(if $(NODE),--node $(NODE)),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
 mutants: ## switch known bugs on one by one: simulated seeds must find each, and find nothing without them; about 15 minutes
 	@$(ENVIRONMENT) python tests/simulation/gate.py

@@ -1,5 +1,7 @@
 """Runs simulations: `python tests/simulation/run.py --seeds 1000`, or `--seed 7` for one transcript.
 
+A sweep draws its first seed and prints it, so that each sweep looks at something new. `--first` repeats one.
+
 There are two scenarios: a whole cluster (`scenarios.cluster`), and ledgers without brokers (`scenarios.ledgers`),
 which costs much less. An even seed is one of the first, an odd one of the second, unless `--scenario` says which. With
 "kept" each cluster has a workload of `scenarios.kept`, which else takes part in a share of them. With the name of a
@@ -14,6 +16,7 @@ import functools
 import itertools
 import logging
 import os
+import random
 import sys
 import time
 import zlib
@@ -27,6 +30,7 @@ from simulation.scenarios import cluster, kept, ledgers
 from simulation.world.harness import Outcome
 from simulation.world.transcript import Transcript
 
+FIRST_MAX = 1_000_000_000
 SCENARIOS = {
     "cluster": cluster.simulate,
     "ledgers": ledgers.simulate,
@@ -62,7 +66,14 @@ def how_to_replay(seed: int, chosen: str | None) -> str:
     """The command that runs a seed again, with its transcript."""
     if chosen is None:
         return f"make simulate SEED={seed}"
-    return f"python tests/simulation/run.py --scenario {chosen} --seed {seed}"
+    return f"python tests/simulation/run.py --scenario {chosen!r} --seed {seed}"
+
+
+def how_to_repeat(first: int, options: argparse.Namespace) -> str:
+    """The command that runs a sweep again."""
+    if options.scenario is None:
+        return f"make simulate FIRST={first} SEEDS={options.seeds}"
+    return f"python tests/simulation/run.py --scenario {options.scenario!r} --first {first} --seeds {options.seeds}"
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -98,7 +109,7 @@ def replay(options: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to sweep")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--first", type=int, help="the first of them; it is drawn and printed if this is not given")
     parser.add_argument("--seed", type=int, help="run this one and print its transcript")
     parser.add_argument("--node", nargs="+", default=(), help="with --seed: only what these nodes and faults say")
     parser.add_argument("--quiet", action="store_true", help="with --seed: no transcript")
@@ -109,8 +120,10 @@ def main() -> int:
     options = parser.parse_args()
     if options.seed is not None:
         return replay(options)
+    first = random.SystemRandom().randrange(FIRST_MAX) if options.first is None else options.first
+    print(f"seeds {first} to {first + options.seeds - 1}; again: {how_to_repeat(first, options)}", flush=True)
     began = time.perf_counter()
-    outcomes = sweep(list(range(options.first, options.first + options.seeds)), options.scenario, options.workers)
+    outcomes = sweep(list(range(first, first + options.seeds)), options.scenario, options.workers)
     elapsed = time.perf_counter() - began
     failed = [outcome.seed for outcome in outcomes if outcome.violations]
     totals: dict[str, int] = {}

@@ -1,6 +1,7 @@
-"""A small sweep of the simulator, and the proof that a seed decides everything."""
+"""A small sweep of the simulator, a fixed and a fresh one, and the proof that a seed decides everything."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ def run(*arguments: str, hash_seed: str = "0") -> subprocess.CompletedProcess[st
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
 
@@ -28,6 +29,20 @@ def test_a_few_seeds_violate_nothing() -> None:
     result = run("--first", "1102", "--seeds", "6", "--workers", "2")
     assert result.returncode == 0, result.stdout + result.stderr
     assert "6 seeds (3 cluster, 3 ledgers)" in result.stdout
+
+
+def test_a_few_seeds_that_are_others_each_time_violate_nothing() -> None:
+    """The output begins with the first of them, and with the command that runs them again."""
+    result = run("--seeds", "6", "--workers", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.match(r"seeds (\d+) to \d+; again: make simulate FIRST=\1 SEEDS=6\n", result.stdout)
+
+
+def test_two_sweeps_begin_elsewhere_unless_they_are_told_where() -> None:
+    drawn = [run("--seeds", "0").stdout.splitlines()[0] for _ in range(2)]
+    assert drawn[0] != drawn[1]
+    told = [run("--seeds", "0", "--first", "7").stdout.splitlines()[0] for _ in range(2)]
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("seed", ["1174", "1175", "1177"])

@@ -187,11 +187,9 @@ class Faults:
 
     async def slow(self) -> None:
         """A host's packets take long."""
-        node, slow_s = self._node(), self._cluster.network.slow_s
-        slow_s[node.name] = self._random.choice((0.02, 0.3, 1.5))
-        await self._for_a_while(
-            f"slowness of {node.name}", self.down_max_s, lambda: slow_s.pop(node.name, None) and None
-        )
+        node, network = self._node(), self._cluster.network
+        network.slow_down(node.name, self._random.choice((0.02, 0.3, 1.5)))
+        await self._for_a_while(f"slowness of {node.name}", self.down_max_s, lambda: network.speed_up(node.name))
 
     async def metadata(self) -> None:
         """The database is away, or does not say what it did."""

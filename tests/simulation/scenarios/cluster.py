@@ -30,6 +30,7 @@ from ..checkers.apart import copies_are_apart
 from ..checkers.cursor_watch import CursorWatch
 from ..checkers.delivery_watch import DeliveryWatch
 from ..checkers.history import History
+from ..checkers.leave_watch import LeaveWatch
 from ..checkers.metadata_watch import MetadataWatch
 from ..checkers.policies_agree import policies_agree
 from ..checkers.release_watch import ReleaseWatch
@@ -446,6 +447,9 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     DeliveryWatch(history).install(stack)
     AcknowledgeWatch(history).install(stack)
     CursorWatch(history, cluster.records).install(stack)
+    leave_watch = LeaveWatch(history, cluster)
+    leave_watch.install(stack)
+    cluster.on_record.append(leave_watch.metadata_changed)
     rest_watch = RestWatch(history)
     rest_watch.install(stack)
     cluster.on_record.append(rest_watch.metadata_changed)

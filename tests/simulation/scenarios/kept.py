@@ -16,6 +16,7 @@ from ..workloads.clearing import Clearing
 from ..workloads.cut_off import CutOff
 from ..workloads.delaying import Delaying
 from ..workloads.draining import Draining
+from ..workloads.holding import Holding
 from ..workloads.keeping import Keeping
 from ..workloads.leaving import Leaving
 from ..workloads.loading import Loading
@@ -86,6 +87,10 @@ def _delaying(cluster: SimCluster, history: History, random: Random) -> list[Wor
     return [Delaying(cluster, history, random, "delayer", "delayed")]
 
 
+def _holding(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
+    return [Holding(cluster, history, random, "holder", "held")]
+
+
 def _keeping(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
     return [Keeping(cluster, history, random, "keeper-of-some", "kept")]
 
@@ -118,6 +123,7 @@ KEPT: dict[str, Making] = {
     "cut off": _cut_off,
     "numbered": _numbered,
     "delaying": _delaying,
+    "holding": _holding,
     "keeping": _keeping,
     "leaving": _leaving,
     "loading": _loading,

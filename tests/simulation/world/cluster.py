@@ -19,6 +19,7 @@ from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.client.aio.client import AsyncClient
+from magnetar.client.core.connection import ClientConnection
 from magnetar.client.core.context import Core
 from magnetar.client.core.discovery import service_url_source
 from magnetar.client.core.threading_bridge import SameThread
@@ -146,6 +147,8 @@ class SimCluster:
         self.brokers = [Node(BROKER, f"broker-{number}", None) for number in range(1, brokers + 1)]
         self.nodes = [self.coordinator, *self.bookies, *self.brokers]
         self.supervision: Supervision | None = None
+        self.left: dict[ClientConnection, str] = {}
+        """Connections that clients ended of their own accord, and why. `LeaveWatch` notes them."""
         self.client_hosts = [node.name for node in self.brokers]
         """Where clients begin to look for brokers."""
         self._stores: list[SimMetadataStore] = []

@@ -8,6 +8,10 @@ are cancelled) reaches neither disk nor network.
 
 A handle is what runs between two awaits: a process that is to be struck after so many handles ends at any await.
 
+The clock is that of uvloop, on which all services run. `time` counts milliseconds, and stands still within a turn. So
+two events often have the same time: a PING and its PONG, a write and the answer. A delay is rounded to milliseconds,
+and a timer may be up to half a millisecond early. The world itself (packets, disks) goes by `now`, which is exact.
+
 Tasks and futures hash by a counter, so that sets of them have the same order in every run.
 
 Of asyncio's loop only what is called while a run lasts is replaced, in fewer steps: a run is tens of thousands of
@@ -26,7 +30,16 @@ HANDLES_WITHOUT_TIME_MAX = 500_000
 START_S = 1_000.0
 END_S = START_S + 600.0
 """No run is as long as that."""
+DELAY_MAX_S = 1e6
+"""The longest delay; the infinite one is as long."""
 TASKS_SWEPT_MIN = 32
+TICKS_PER_S = 1000
+"""The clock's resolution."""
+ROUNDING_TICKS = 1e-6
+"""A timer that is due at a tick is not a tick early because of its binary fraction."""
+TURN_S = 0.0001
+"""A delay that is rounded to nothing is over after the next turn. This long a turn takes then: else a caller that waits
+for the next tick would wait for ever."""
 
 READY, SOCKET, TIMER = range(3)
 """Kinds of handles, in the order in which a resumed process runs them."""
@@ -129,12 +142,20 @@ class SimFuture(_Numbered, asyncio.Future[Any]):
     """A future with such a hash."""
 
 
+def _be_over(over: "asyncio.Future[None]") -> None:
+    if not over.done():
+        over.set_result(None)
+
+
 class SimLoop(asyncio.BaseEventLoop):
     """See the module. `handles_run` counts, for the unseed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.now = START_S
+        """The exact time."""
+        self._tick = int(START_S * TICKS_PER_S)
+        self._clock = START_S
         self.handles_run = 0
         self.network: Any = None
         self.failures: list[str] = []
@@ -148,7 +169,12 @@ class SimLoop(asyncio.BaseEventLoop):
     # -- time and chance of the loop -------------------------------------------------------------------------------
 
     def time(self) -> float:
-        return self.now
+        return self._clock
+
+    def _move_to(self, moment: float) -> None:
+        self.now = moment
+        self._tick = int(moment * TICKS_PER_S + ROUNDING_TICKS)
+        self._clock = self._tick / TICKS_PER_S
 
     def call_soon(self, callback: Any, *arguments: Any, context: Context | None = None) -> Any:
         handle = SimHandle(callback, arguments, copy_context() if context is None else context, READY, 0.0)
@@ -159,15 +185,28 @@ class SimLoop(asyncio.BaseEventLoop):
         return self.call_soon(callback, *arguments, context=context)
 
     def call_later(self, delay: float, callback: Any, *arguments: Any, context: Context | None = None) -> Any:
-        when = self.now + delay
+        if delay <= 0:
+            return self.call_soon(callback, *arguments, context=context)
+        ticks = round(min(delay, DELAY_MAX_S) * TICKS_PER_S)
+        when = (self._tick + ticks) / TICKS_PER_S if ticks else self.now + TURN_S
         handle = SimHandle(callback, arguments, copy_context() if context is None else context, TIMER, when)
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
         return handle
 
     def call_at(self, when: float, callback: Any, *arguments: Any, context: Context | None = None) -> Any:
-        handle = SimHandle(callback, arguments, copy_context() if context is None else context, TIMER, when)
+        return self.call_later(when - self._clock, callback, *arguments, context=context)
+
+    def happen(self, seconds: float, callback: Any, *arguments: Any, context: Context) -> None:
+        """Something of the world that takes exactly so long."""
+        when = self.now + seconds
+        handle = SimHandle(callback, arguments, context, TIMER, when)
         heapq.heappush(self._timers, (when, next(self._numbers), handle))
-        return handle
+
+    async def passing(self, seconds: float) -> None:
+        """Wait for something of the world that takes exactly so long."""
+        over = self.create_future()
+        self.happen(seconds, _be_over, over, context=copy_context())
+        await over
 
     def deliver(self, context: Context, callback: Callable[..., object], *arguments: Any) -> None:
         """Run something that a socket brought."""
@@ -236,7 +275,7 @@ class SimLoop(asyncio.BaseEventLoop):
                 if not timers:
                     raise Stuck("no timer is left")
                 if timers[0][0] > self.now:
-                    self.now = timers[0][0]
+                    self._move_to(timers[0][0])
                     if self.now > END_S:
                         raise Stuck(f"the run does not end: {END_S - START_S:.0f} s of its time have passed")
                     handles_max = handles + HANDLES_WITHOUT_TIME_MAX
@@ -269,7 +308,7 @@ class SimLoop(asyncio.BaseEventLoop):
     def abandon(self) -> None:
         """Nothing is run any longer, whatever finalizers may still schedule."""
         never = SimHandle(None, (), copy_context(), READY, 0.0)
-        self.call_soon = self.call_at = self.call_later = lambda *_, **__: never  # type: ignore[method-assign]
+        self.call_soon = self.call_at = self.call_later = self.happen = lambda *_, **__: never  # type: ignore
         self._ready.clear()
         self._timers.clear()
 

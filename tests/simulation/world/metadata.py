@@ -115,7 +115,7 @@ class SimMetadataStore:
         await self._inner.close()
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self._random.random() * self.delay_s)
+        await self._process.loop.passing(self._random.random() * self.delay_s)
         if not self._process.alive:
             raise MetadataUnavailable("this process has ended")
 

@@ -11,9 +11,11 @@ A host is named by its process; what is sent to a paused process waits in its so
 import asyncio
 from collections import deque
 from contextvars import Context, copy_context
+from math import inf
 from random import Random
 from typing import Any
 
+from .disturbances import SETTLING_S, Disturbances
 from .loop import PROCESS, Arrival, Owner, SimLoop
 
 SOCKET_BUFFER_BYTES = 256 * 1024
@@ -32,6 +34,8 @@ class Network:
         self.random = random
         self.latency_s = 0.0004
         self.slow_s: dict[str, float] = {}
+        """Set by `slow_down`."""
+        self.disturbances = Disturbances()
         self.connections: dict[int, Connection] = {}
         self.bytes_sent = 0
         self._loop = loop
@@ -64,11 +68,11 @@ class Network:
         """Raises ConnectionRefusedError; hangs while the hosts are partitioned."""
         owner = PROCESS.get()
         source = owner.name if owner is not None else "outside"
-        await asyncio.sleep(self.latency(source, host))
+        await self._loop.passing(self.latency(source, host))
         while self.is_cut(source, host) or self.is_cut(host, source):  # noqa: ASYNC110  # SYN is sent again
             await asyncio.sleep(0.5)
         server = self._listeners.get((host, port))
-        await asyncio.sleep(self.latency(host, source))
+        await self._loop.passing(self.latency(host, source))
         if server is None or server.owner is None or not server.owner.alive or server.closed:
             raise ConnectionRefusedError(111, f"nobody listens on {host}:{port}")
         if owner is not None and not owner.alive:
@@ -101,9 +105,11 @@ class Network:
     def partition(self, source: str, target: str) -> None:
         """Nothing gets from `source` to `target` any longer. Counted: as many `heal`s undo it."""
         self.cuts[source, target] = self.cuts.get((source, target), 0) + 1
+        self.disturbances.begin((source, target))
 
     def heal(self, source: str, target: str) -> None:
         self.cuts[source, target] -= 1
+        self.disturbances.end((source, target), self._loop.now)
         if not self.cuts[source, target]:
             del self.cuts[source, target]
             for connection in list(self.connections.values()):
@@ -113,6 +119,7 @@ class Network:
 
     def reset(self, connection: "Connection") -> None:
         """Break a connection in mid-stream."""
+        self.disturbances.until(connection.number, inf)
         for end in connection.ends:
             kept = self.random.choice((0.0, 1.0, self.random.random()))
             end.cut_off(kept)
@@ -124,11 +131,25 @@ class Network:
         directions, as after a lost packet. Other connections, also of the same hosts, go on: what is sent later there
         arrives earlier.
         """
+        self.disturbances.until(connection.number, self._loop.now + seconds + SETTLING_S)
         for end in connection.ends:
             end.hold_until(self._loop.now + seconds)
 
+    def slow_down(self, host: str, seconds: float) -> None:
+        """A host's packets take up to so much longer, until `speed_up`."""
+        if host not in self.slow_s:
+            self.disturbances.begin(host)
+        self.slow_s[host] = seconds
+
+    def speed_up(self, host: str) -> None:
+        """What is under way may still come late."""
+        seconds = self.slow_s.pop(host, None)
+        if seconds is not None:
+            self.disturbances.end(host, self._loop.now, 2 * seconds + SETTLING_S)
+
     def process_ended(self, owner: Owner) -> None:
         """The kernel closes a dead process's sockets; part of what it had written still leaves."""
+        self.disturbances.until(owner.name, self._loop.now + SETTLING_S)
         for connection in list(self.connections.values()):
             for end in connection.ends:
                 if end.owner is owner:

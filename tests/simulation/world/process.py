@@ -59,12 +59,15 @@ class Process:
 
     def pause(self) -> None:
         """SIGSTOP."""
+        if not self.paused:
+            self._network.disturbances.begin(self.name)
         self.paused = self.hindered = True
 
     def resume(self) -> None:
         """SIGCONT."""
         if self.paused:
             self.paused = False
+            self._network.disturbances.end(self.name, self.loop.now)
             self.hindered = not self.alive or self.strike_in > 0
             self.loop.go_on(self)
 
@@ -102,6 +105,8 @@ class Process:
         self.alive = False
         self.hindered = True
         self._network.process_ended(self)
+        if self.paused:
+            self._network.disturbances.end(self.name, self.loop.now)
         self.paused = False
         self.loop.go_on(self)  # a task whose step was held while the process was paused could not end without it
         for task in self.tasks:
@@ -197,7 +202,7 @@ class SimOffload:
         seconds = self._random.random() * self.delay_s
         if self._random.random() < 0.01:
             seconds += self._random.random() * 0.2
-        self._process.loop.call_later(seconds, callback, *arguments, context=self._context)
+        self._process.loop.happen(seconds, callback, *arguments, context=self._context)
 
     def close(self) -> None:
         for lane in self._lanes:

@@ -472,3 +472,48 @@ async def test_changes_of_one_transaction_are_told_at_its_end_and_ledgers_last()
         records.remove("cursors/c")
         assert not seen
     assert seen == [("cursors/c", []), ("ledgers/1", [])]
+
+
+@scripted
+async def test_the_clock_counts_milliseconds_and_stands_still_within_a_turn(world: World) -> None:
+    loop = world.loop
+    await loop.passing(0.0004)
+    assert loop.now > loop.time()
+    start = loop.time()
+    await loop.passing(0.0003)
+    assert loop.time() == start
+    await loop.passing(0.0004)
+    assert loop.time() == pytest.approx(start + 0.001)
+
+
+@scripted
+async def test_what_is_sent_and_what_arrives_may_have_the_same_time(world: World) -> None:
+    _, _, asking, accepted = await connected(world)
+    same = 0
+    for _ in range(100):
+        began = world.loop.time()
+        asking.transport.write(b"ping")
+        await asyncio.sleep(0.2)
+        same += accepted.times[-1] == began
+    assert same > 50
+
+
+@scripted
+async def test_a_delay_is_rounded_to_milliseconds(world: World) -> None:
+    loop = world.loop
+    await loop.passing(0.0004)
+    start = loop.time()
+    await asyncio.sleep(0.0104)
+    assert loop.time() == pytest.approx(start + 0.010)
+    await asyncio.sleep(0.0106)
+    assert loop.time() == pytest.approx(start + 0.021)
+
+
+@scripted
+async def test_waiting_for_the_next_tick_ends(world: World) -> None:
+    loop = world.loop
+    end, looks = loop.time() + 0.0003, 0
+    while loop.time() < end:
+        looks += 1
+        await asyncio.sleep(end - loop.time())
+    assert 1 < looks < 20
