@@ -6,7 +6,8 @@ its producers and consumers at once; requests under way end unanswered.
 
 Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
 are in flight. It also pauses while the peer does not read its answers, and while a topic has taken more than its rate
-allows. Dispatch to its consumers pauses with a full
+allows. What was read before waits, too, where a topic's rate or the bytes of the broker are the reason: these frames
+are kept in order, at most one read buffer of them. Dispatch to its consumers pauses with a full
 write buffer (`writable`). What is written within one turn of the loop leaves together.
 
 What the commands do lies in families (`link.CommandFamily`), of which the broker's service hands in the list. Only
@@ -16,7 +17,7 @@ SEND is not looked up among them: it has a path of its own.
 import asyncio
 import enum
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -31,7 +32,7 @@ from ...protocol.errors import (
     TooManyLookupRequestException,
     server_error_code,
 )
-from ...protocol.frames import FIELD_OF_TYPE, FRAME_PADDING_BYTES, FrameDecoder
+from ...protocol.frames import FIELD_OF_TYPE, FRAME_PADDING_BYTES, Frame, FrameDecoder
 from ...protocol.names import PROTOCOL_VERSION, SERVER_VERSION
 from ...protocol.pulsar_pb2 import (
     BaseCommand,
@@ -133,7 +134,11 @@ class ServerConnection(asyncio.Protocol):
         self.host = host
         self.state = ServerConnectionState.NEW
         self.closed = False
-        """Whether the state is CLOSED: reading and writing ask for this at each frame."""
+        """Whether the state is CLOSED: writing asks for this at each frame."""
+        self._halted = False
+        """Whether the next frame is not taken: the state is CLOSED, or somebody holds the connection."""
+        self._waiting: list[Frame] = []
+        """Frames that were read before somebody held the connection, and not taken since."""
         self.writable = True
         self.remote_address = ""
         self.client_version = ""
@@ -189,23 +194,38 @@ class ServerConnection(asyncio.Protocol):
         if self._alive is not None:
             self._alive.set()
         try:
-            for command, entry in self._decoder.feed(data):
-                if self.closed:
-                    return
-                kind = command.type
-                if kind == _SEND and entry is not None and self.state is _CONNECTED:
-                    self._send(command.send, entry)
-                else:
-                    self._handle(command)
-        except ProtocolError as error:
-            if self.state is ServerConnectionState.NEW and data.startswith(TLS_HANDSHAKE):
-                self._refuse_tls()
+            frames = self._decoder.feed(data)
+            if self._waiting:
+                self._waiting += frames
             else:
-                logger.warning("the connection of %s is closed: %s", self.remote_address, error)
-            self.close()
-        except Exception:
-            logger.exception("the connection of %s is closed after an unexpected error", self.remote_address)
-            self.close()
+                self._take(frames)
+        except Exception as error:
+            self._fail(error, data)
+
+    def _take(self, frames: Iterable[Frame]) -> None:
+        """Carry out what the client sent, up to the frame behind which somebody holds the connection."""
+        rest = iter(frames)
+        for command, entry in rest:
+            if self._halted:
+                if not self.closed:
+                    self._waiting = [Frame(command, entry), *rest]
+                return
+            kind = command.type
+            if kind == _SEND and entry is not None and self.state is _CONNECTED:
+                self._send(command.send, entry)
+            else:
+                self._handle(command)
+
+    def _fail(self, error: Exception, data: bytes = b"") -> None:
+        """What the client sent cannot be carried out, or not even be decoded."""
+        if self.state is ServerConnectionState.NEW and data.startswith(TLS_HANDSHAKE):
+            self._refuse_tls()
+        elif isinstance(error, ProtocolError):
+            logger.warning("the connection of %s is closed: %s", self.remote_address, error)
+        else:
+            what = "the connection of %s is closed after an unexpected error"
+            logger.error(what, self.remote_address, exc_info=error)
+        self.close()
 
     def _refuse_tls(self) -> None:
         """The client speaks TLS. Only an alert of TLS ends its attempt: after a mere close it would try again."""
@@ -329,13 +349,23 @@ class ServerConnection(asyncio.Protocol):
         self.host.publish_budget.give(size_bytes)
 
     def hold(self, holder: Holder) -> None:
-        """Do not read until all holders have released it."""
+        """Take nothing more until all holders have released it."""
         self._holders[holder] = None
+        self._halted = True
         self._pause_reading(Pause.HELD)
 
     def release(self, holder: Holder) -> None:
+        """Go on with what was read before, unless another one holds it; then read on, unless it is held again."""
         self._holders.pop(holder, None)
-        if not self._holders:
+        if self._holders or self.closed:
+            return
+        self._halted = False
+        waiting, self._waiting = self._waiting, []
+        try:
+            self._take(waiting)
+        except Exception as error:
+            self._fail(error)
+        if not self._halted:
             self._resume_reading(Pause.HELD)
 
     def _pause_reading(self, reason: Pause) -> None:
@@ -361,6 +391,7 @@ class ServerConnection(asyncio.Protocol):
         check_transition(TRANSITIONS, f"the connection of {self.remote_address}", self.state, state)
         self.state = state
         self.closed = state is ServerConnectionState.CLOSED
+        self._halted = self.closed or bool(self._holders)
 
     def tick(self) -> None:
         """Called once per keep-alive period: asks a silent peer for a sign of life, closes one that gives none."""
@@ -419,6 +450,7 @@ class ServerConnection(asyncio.Protocol):
         self._become(ServerConnectionState.CLOSED)
         self.writable = False
         self._outgoing.clear()
+        self._waiting.clear()
         if self._alive is not None:
             self._alive.set()
         if self in self.host.connections:

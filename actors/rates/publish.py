@@ -1,9 +1,9 @@
 """A topic takes only so many messages and bytes in a second.
 
-Every entry passes, and is counted. As in Pulsar, the broker stops reading from the connection of an entry after which
-nothing more may pass. It reads on when the rate allows it. What it has read before is still taken, and owed. So no
-entry waits in the broker's memory, and the client feels it as back-pressure. Everything else that the client sends over
-that connection waits, too.
+Every entry passes, and is counted. As in Pulsar, the connection of an entry after which nothing more may pass is held.
+The broker does not read from it until the rate allows it. What it has read before waits, too: at most one read buffer.
+So the client feels it as back-pressure. Everything else that the client sends over that connection waits behind it,
+PINGs included.
 """
 
 import asyncio

@@ -8,7 +8,13 @@ import pytest
 from magnetar.actors.policies.effective import EffectivePolicies
 from magnetar.actors.rates.publish import PublishThrottle
 from magnetar.actors.topics.stages import PublishRateLimit
-from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandRedeliverUnacknowledgedMessages, CommandSubscribe
+from magnetar.protocol.commands import encode, ping, send_header
+from magnetar.protocol.pulsar_pb2 import (
+    BaseCommand,
+    CommandConnect,
+    CommandRedeliverUnacknowledgedMessages,
+    CommandSubscribe,
+)
 from magnetar.runtime.settings.declarations import Settings
 from support.clients.wire_peer import WirePeer, entry
 from support.servers.broker_bench import TOPIC, BrokerFront, broker_front, filled, until
@@ -140,6 +146,83 @@ async def test_a_connection_that_is_held_counts_as_alive() -> None:
         assert await connection.check_alive() and not connection.closed
         await peer.close()
         await other.close()
+
+
+def burst(first: int, count: int) -> bytes:
+    """So many entries, for one write."""
+    bodies = [entry(b"%d" % number, sequence_id=number) for number in range(first, first + count)]
+    return b"".join(send_header(1, first + at, 0, 1, len(body)) + body for at, body in enumerate(bodies))
+
+
+def indebted(rest: bytes) -> bytes:
+    """Entry 0, for which the topic owes a thousand seconds at one message a second, and what follows in the write."""
+    body = entry(sequence_id=0, messages=1000)
+    return send_header(1, 0, 0, 1000, len(body)) + body + rest
+
+
+async def test_what_was_read_already_waits_in_its_order_and_passes_when_the_rate_allows_it() -> None:
+    async with broker_front() as front:
+        peer = await limited(front, publish_rate(1))
+        peer.write(indebted(burst(1, 15) + ping()))
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=0)
+        (connection,) = front.connections
+        assert len(connection._waiting) == 16 and not peer.received, "15 entries and the PING wait"
+        front.topic.use_policies(policies())
+        for number in range(1, 16):
+            receipt = await peer.expect(BaseCommand.SEND_RECEIPT)
+            assert receipt.sequence_id == number
+        await peer.expect(BaseCommand.PONG)
+        assert not connection._waiting
+        await peer.close()
+
+
+async def test_a_burst_takes_as_long_as_its_rate_says() -> None:
+    async with broker_front() as front:
+        peer = await limited(front, publish_rate(50))
+        started = asyncio.get_running_loop().time()
+        peer.write(burst(0, 100))
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=99)
+        assert asyncio.get_running_loop().time() - started > 0.9
+        await peer.close()
+
+
+async def test_what_waits_is_dropped_with_its_connection() -> None:
+    async with broker_front() as front:
+        peer = await limited(front, publish_rate(1))
+        peer.write(indebted(burst(1, 15)))
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=0)
+        (connection,) = front.connections
+        connection.close()
+        assert not connection._waiting
+        front.topic.use_policies(policies())
+        assert front.topic.publishing.pending == 0
+        await peer.close()
+
+
+async def test_a_frame_that_waits_may_still_end_its_connection() -> None:
+    async with broker_front() as front:
+        peer = await limited(front, publish_rate(1))
+        peer.write(indebted(burst(1, 1) + encode(CommandConnect(client_version="x")) + burst(2, 1)))
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=0)
+        front.topic.use_policies(policies())
+        await peer.ended.wait()
+        await until(lambda: not front.connections)
+        await peer.close()
+
+
+async def test_a_connection_that_two_topics_hold_waits_for_both() -> None:
+    async with broker_front() as front:
+        peer = await limited(front, publish_rate(1))
+        peer.write(indebted(burst(1, 2)))
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=0)
+        (connection,) = front.connections
+        other = PublishThrottle(throttle(front).rate)
+        other.took(connection, 1000, 0)
+        front.topic.use_policies(policies())
+        assert len(connection._waiting) == 2
+        other.end()
+        await peer.expect(BaseCommand.SEND_RECEIPT, sequence_id=2)
+        await peer.close()
 
 
 # -- dispatch ----------------------------------------------------------------------------------------------------------
