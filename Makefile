@@ -50,7 +50,8 @@ bench-nodes: ## measure what a lost Ray node costs, on four nodes with addresses
 
 docs: ## build the documentation, with search, as a site in build/site
 	@$(ENVIRONMENT) env NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
-	@echo "open build/site/index.html"
+	@echo "build/site/index.html can be opened as a file. The search needs a server, which needs no network:"
+	@echo "  python3 -m http.server --bind 127.0.0.1 --directory build/site 8000"
 
 reference: ## generate docs/reference/ again from the code
 	@$(ENVIRONMENT) python -P tests/tools/generate_reference.py

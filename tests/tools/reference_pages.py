@@ -1,4 +1,4 @@
-"""The pages of `docs/reference/` that are tables: settings, metrics, admin paths, errors."""
+"""The pages of `docs/reference/` that list what the code declares: settings, metrics, admin paths, errors."""
 
 import dataclasses
 import inspect
@@ -28,20 +28,19 @@ def table(titles: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 def settings() -> str:
-    """Every setting: name, origin, default, unit, range, help."""
-    titles = ("name", "origin", "default", "unit", "range", "default there", "what it does")
+    """Every setting: name, help, default, unit, range, origin. An entry has a heading, because a table is too wide."""
     groups: list[str] = []
     for group in reversed(Settings.__mro__[1:-1]):
-        rows = [_setting_row(item) for item in dataclasses.fields(Settings) if item.name in group.__annotations__]
+        entries = [_setting(item) for item in dataclasses.fields(Settings) if item.name in group.__annotations__]
         groups.append(
-            f"## {_spaced(group.__name__)}\n\n{inspect.getdoc(inspect.getmodule(group))}\n\n{table(titles, rows)}"
+            f"## {_spaced(group.__name__)}\n\n{inspect.getdoc(inspect.getmodule(group))}\n\n" + "\n".join(entries)
         )
     return (
         f"{NOTE}# Settings\n\n"
         "Give settings in a file (`--config FILE`), in the environment (`MAGNETAR_<name>`) or with\n"
         "`--set NAME=VALUE`. The later of these wins. An unknown name or a value out of range stops the start.\n\n"
-        "*Origin* says whose name, unit and meaning a setting has. *Default there* is filled where that project's\n"
-        "default differs from Magnetar's.\n\n" + "\n".join(groups)
+        "*Origin* says whose name, unit and meaning a setting has. Where the default of that project differs, it is\n"
+        "named, too.\n\n" + "\n".join(groups)
     )
 
 
@@ -49,15 +48,19 @@ def _spaced(name: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", lambda found: " " + found[1].lower(), name)
 
 
-def _setting_row(item: "dataclasses.Field[Any]") -> tuple[str, ...]:
+def _setting(item: "dataclasses.Field[Any]") -> str:
     meta = item.metadata
-    bounds = " or ".join(meta["choices"])
+    facts = [f"default `{_figure(item.default)}`" if item.default != "" else "no default"]
+    if unit_of(item):
+        facts[0] += f" {unit_of(item)}"
     if meta["minimum"] is not None:
-        bounds = f"{_figure(meta['minimum'])} to {_figure(meta['maximum'])}"
+        facts.append(f"{_figure(meta['minimum'])} to {_figure(meta['maximum'])}")
+    elif meta["choices"]:
+        facts.append(" or ".join(f"`{one}`" for one in meta["choices"]))
     elif isinstance(item.default, bool):
-        bounds = "true or false"
-    default = f"`{_figure(item.default)}`" if item.default != "" else "none"
-    return (f"`{meta['name']}`", meta["origin"], default, unit_of(item), bounds, meta["original"], meta["doc"])
+        facts.append("true or false")
+    facts.append(f"origin {meta['origin']}" + (f" (there: {meta['original']})" if meta["original"] else ""))
+    return f"### `{meta['name']}`\n\n{meta['doc']}\n\n*{'; '.join(facts)}*\n"
 
 
 def _figure(value: object) -> str:
@@ -96,17 +99,17 @@ def metrics() -> str:
 
 
 def admin() -> str:
-    """Every path of the admin HTTP."""
-    rows: list[tuple[str, ...]] = []
+    """Every path of the admin HTTP, each with its methods."""
+    found: dict[str, list[str]] = {}
     for route in admin_service().routes:
-        doc = inspect.getdoc(route.handler) or ""
-        rows.append((route.method, f"`{shown_path(route)}`", " ".join(doc.split())))
+        doc = " ".join((inspect.getdoc(route.handler) or "").split())
+        found.setdefault(shown_path(route), []).append(f"- **{route.method}**: {doc}\n")
+    entries = [f"## `{path}`\n\n{''.join(methods)}" for path, methods in found.items()]
     return (
         f"{NOTE}# Admin HTTP\n\n"
         "The admin listens on `--admin-port`, 8080 by default. Paths, parameters and answers are Pulsar's. A\n"
-        'refusal is a status with the body `{"reason": …}`. A path of Pulsar\'s that is not in this table answers\n'
-        "with status 501. Send bodies with `Content-Type: application/json`.\n\n"
-        + table(("method", "path", "what it does"), rows)
+        'refusal is a status with the body `{"reason": …}`. A path of Pulsar\'s that is not on this page answers\n'
+        "with status 501. Send bodies with `Content-Type: application/json`.\n\n" + "\n".join(entries)
     )
 
 

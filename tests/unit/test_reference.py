@@ -13,6 +13,7 @@ import pytest
 
 import magnetar
 from magnetar.client.core.absent import Absent
+from magnetar.runtime.settings.declarations import Settings
 from tools.generate_reference import pages
 from tools.reference_api import OPTIONS, members, unit_of
 from tools.reference_pages import advice
@@ -44,8 +45,15 @@ def test_every_error_says_what_happened_and_what_to_do() -> None:
 
 
 def test_every_admin_path_and_metric_says_what_it_is() -> None:
-    for page in ("admin.md", "metrics.md"):
-        assert re.findall(r"^\|.*\|\s*\|$", PAGES[page], re.MULTILINE) == []
+    assert re.findall(r"^\|.*\|\s*\|$", PAGES["metrics.md"], re.MULTILINE) == []
+    assert len(re.findall(r"^- \*\*(GET|PUT|POST|DELETE)\*\*: \w", PAGES["admin.md"], re.MULTILINE)) > 100
+    assert re.findall(r"^- \*\*\w+\*\*:\s*$", PAGES["admin.md"], re.MULTILINE) == []
+
+
+def test_every_setting_has_a_heading_and_says_what_it_does() -> None:
+    entries = re.findall(r"^### `(\w+)`\n\n(.+)\n\n\*(.+)\*$", PAGES["settings.md"], re.MULTILINE)
+    assert {name for name, _, _ in entries} == {item.metadata["name"] for item in dataclasses.fields(Settings)}
+    assert all(does and "default" in facts and "origin" in facts for _, does, facts in entries)
 
 
 def test_the_api_page_has_every_public_name() -> None:
