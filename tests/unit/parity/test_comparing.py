@@ -84,3 +84,5 @@ def test_an_error_needs_a_text_of_its_own_where_pulsar_has_one() -> None:
     assert compare_texts(theirs, step(f"# text: {sentence}")) == [f"== one: Pulsar's own sentence: {sentence}"]
     assert compare_texts(theirs, step("")) == [f"== one: no text, where Pulsar says: {sentence}"]
     assert compare_texts(*transcripts(PULSAR)) == [], "the official client's texts are its own"
+    listener = step("# text: the broker do not have test listener")
+    assert compare_texts(listener, listener) == [], "the C++ client looks for this one"
