@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 SEEDS ?= 1000
 ROUNDS ?= 10
-.PHONY: parity reference docs chaos coverage explore fuzz mutants simulate scale demo test check bench bench-nodes clean help helm lock
+.PHONY: parity growth reference docs chaos coverage explore fuzz mutants simulate scale demo test check bench bench-nodes clean help helm lock
 ENVIRONMENT := .ci/environment
 
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check the result in Spark
@@ -35,6 +35,9 @@ coverage: ## list the branches of fencing and recovery that SEEDS=3000 reach, ev
 
 chaos: ## run a cluster on Ray with a fault every 5 s: ROUNDS=10 of a minute; SEED=n draws the same; NODES=4 cuts nodes off
 	@$(ENVIRONMENT) python tests/chaos/run.py --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(if $(NODES),--nodes $(NODES))
+
+growth: ## let partitioned topics grow under load, with the official client connected, away and through crashes: RUNS=10
+	@$(ENVIRONMENT) python tests/chaos/growth.py --runs $(or $(RUNS),10)
 
 fuzz: ## send nearly valid bytes to every decoder, connection and file format: MINUTES=10 in all, on one core
 	@$(ENVIRONMENT) python -P tests/fuzz/run.py --minutes $(or $(MINUTES),10)

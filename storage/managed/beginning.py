@@ -56,7 +56,6 @@ async def store_beginnings(
         for name, properties in subscriptions.items():
             if name not in stored:
                 state = CursorState(chain, EARLIEST_POSITION, properties)
-                state.reset(chain.first_position)
                 value = CursorRecord(epoch, None, state.pack()).pack()
                 writes.append(Write(metadata_keys.cursor(path, name), value, None, needs))
         begun = ManagedLedgerRecord(epoch, created_ms=created_ms).pack()
