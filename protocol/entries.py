@@ -131,3 +131,9 @@ def _decode_metadata(data: memoryview) -> MessageMetadata:
     if not metadata.IsInitialized():
         raise ProtocolError("the metadata of an entry lacks a required field")
     return metadata
+
+
+def is_marker(metadata: MessageMetadata) -> bool:
+    """Whether an entry is a marker: something that brokers tell each other, such as the end of a transaction, and no
+    message. No consumer and no reader gets it."""
+    return metadata.HasField("marker_type")

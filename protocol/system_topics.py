@@ -11,6 +11,9 @@ SYSTEM_TENANT = "pulsar"
 SYSTEM_NAMESPACE = f"{SYSTEM_TENANT}/system"
 HEARTBEAT = "heartbeat"
 
+TRANSACTION_COORDINATORS = f"persistent://{SYSTEM_NAMESPACE}/transaction_coordinator_assign"
+"""By looking this topic up, clients find the coordinators of transactions. It is never stored."""
+
 _ANYWHERE = frozenset(
     {
         "__change_events",

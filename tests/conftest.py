@@ -1,11 +1,35 @@
 """Fixtures of tests of every kind."""
 
+import logging
 import re
 from collections.abc import Iterator
 
 import pytest
 
 from magnetar.runtime.environment import Environment
+
+
+class _Stalls(logging.Handler):
+    """Keeps what brokers of this process say about dispatch that did not go on by itself."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "had stalled" in record.msg:
+            self.seen.append(record.getMessage())
+
+
+@pytest.fixture(autouse=True)
+def no_dispatch_stalls(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The watchdog of dispatch fires only where there is a defect, so a test in which it does has failed."""
+    stalls, logger = _Stalls(), logging.getLogger("magnetar.actors.topics.pump")
+    logger.addHandler(stalls)
+    yield
+    logger.removeHandler(stalls)
+    if request.node.get_closest_marker("stalls") is None:
+        assert not stalls.seen
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -250,3 +250,16 @@ def position_of(body: object, default: str) -> str | list[int]:
         elif ledger is not None and entry is not None:
             raise web.HTTPBadRequest(text="ledgerId and entryId of a message id must be whole numbers")
     raise InvalidConfiguration('the body must be a message id: {"ledgerId": …, "entryId": …}, "earliest" or "latest"')
+
+
+def place_in_batch(body: object) -> dict[str, Any]:
+    """What a message id in JSON says beside the entry: the index in its batch, and that the message itself is not
+    wanted. Only what is not the default, since older brokers do not know it."""
+    found: dict[str, Any] = {}
+    if is_text_map(body):
+        index, excluded = body.get("batchIndex"), body.get("isExcluded")
+        if type(index) is int and 0 <= index < 1 << 31:
+            found["batch_index"] = index
+        if excluded is True:
+            found["excluded"] = True
+    return found

@@ -2,6 +2,7 @@
 
 import contextlib
 from dataclasses import replace
+from typing import Any
 
 from aiohttp import web
 
@@ -24,6 +25,7 @@ from .requests import (
     json_body,
     namespace_of,
     no_content,
+    place_in_batch,
     position_of,
     texts_of,
     topic_of,
@@ -277,6 +279,7 @@ class TopicRoutes:
         """Move a subscription to the message id in the body, or the publish time in the path (ms since the epoch)."""
         timestamp = request.match_info.get("timestamp")
         position: Point
+        within: dict[str, Any] = {}
         if timestamp is not None:
             position = whole_number(timestamp, "a time")
         else:
@@ -284,10 +287,13 @@ class TopicRoutes:
             if body is None:
                 raise InvalidConfiguration("the body must be the message id to reset to")
             position = position_of(body, "latest")
+            within = place_in_batch(body)
         subscription = request.match_info["subscription"]
         await self._owners.ask_members(
             topic_of(request),
-            lambda broker, name: broker.reset_cursor(topic=name, subscription=subscription, position=position),
+            lambda broker, name: broker.reset_cursor(
+                topic=name, subscription=subscription, position=position, **within
+            ),
         )
         return no_content()
 

@@ -7,7 +7,9 @@ ServiceUnitNotReady for a topic that this broker does not own, so that the calle
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from ...protocol.ack_sets import bits_to_words
 from ...protocol.bounds import NAME_MAX_BYTES, check_text
+from ...protocol.entries import message_count, parse_metadata
 from ...protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
@@ -22,6 +24,7 @@ from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart, Topic
+from .backlog import entry_at
 from .health import HealthMethods
 from .message_methods import MessageMethods
 from .ownership import Ownership
@@ -94,10 +97,31 @@ class OwnerMethods:
         """Raises SubscriptionNotFound; BrokerMetadataError while consumers are connected, unless forced."""
         await (await self._topic(topic)).delete_subscription(subscription, force=force)
 
-    async def rpc_reset_cursor(self, connection: RpcConnection, topic: str, subscription: str, position: Point) -> None:
-        """Move a subscription to a place (inclusive), as a consumer's seek does. Raises SubscriptionNotFound."""
+    async def rpc_reset_cursor(
+        self,
+        connection: RpcConnection,
+        topic: str,
+        subscription: str,
+        position: Point,
+        batch_index: int = -1,
+        excluded: bool = False,
+    ) -> None:
+        """Move a subscription to a place (inclusive, or behind it), as a consumer's seek does. Raises
+        SubscriptionNotFound, and NoSuchEntry where an index in a batch names no entry."""
         owner = await self._topic(topic)
-        await self._seek(_find(owner, subscription), position)
+        found = _find(owner, subscription)
+        plain = batch_index < 0 and not excluded
+        if plain or not isinstance(position, list) or not isinstance(owner, PersistentTopic):
+            await self._seek(found, position)
+            return
+        place = position_of_point(position)
+        messages = message_count(parse_metadata((await entry_at(owner, place))[1])) if batch_index >= 0 else 0
+        first = max(batch_index, 0) + excluded
+        if first >= max(messages, 1):
+            await found.seek(position=(place[0], place[1] + 1))
+        else:
+            wanted = (1 << messages) - (1 << first) if first else 0
+            await found.seek(position=place, ack_set=bits_to_words(wanted))
 
     async def rpc_set_subscription_properties(
         self, connection: RpcConnection, topic: str, subscription: str, properties: dict[str, str]
@@ -141,7 +165,7 @@ class OwnerMethods:
         names = [subscription] if subscription else [name for name, durable in owner.subscriptions if durable]
         for name in names:
             _find(owner, name)
-        return sum([await owner.keeping.expire(owner.subscriptions[name, True], age_s) for name in names])
+        return await owner.keeping.expire_each([owner.subscriptions[name, True] for name in names], age_s)
 
     async def rpc_lacking_copies(self, connection: RpcConnection) -> int:
         """How many ledgers that this broker writes have fewer copies than they should."""

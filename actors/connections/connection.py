@@ -68,6 +68,17 @@ PROBES = 3
 JOIN_BELOW_BYTES = 4096  # average part size below which one joined write beats a vectored one
 
 _SEND = int(BaseCommand.SEND)
+TRANSACTIONS_OFF = "Transactions are not enabled."
+"""Pulsar's words where they are switched off."""
+_OF_TRANSACTIONS = frozenset(
+    {
+        BaseCommand.TC_CLIENT_CONNECT_REQUEST,
+        BaseCommand.NEW_TXN,
+        BaseCommand.ADD_PARTITION_TO_TXN,
+        BaseCommand.ADD_SUBSCRIPTION_TO_TXN,
+        BaseCommand.END_TXN,
+    }
+)
 
 
 class ConnectionHost(LinkHost, Protocol):
@@ -489,7 +500,10 @@ class ServerConnection(asyncio.Protocol):
             else:
                 handler(content)
         elif "request_id" in content.DESCRIPTOR.fields_by_name and FIELD_OF_TYPE[kind] not in _ANSWERS:
-            self._refuse(kind, content, NotAllowedError(f"{FIELD_OF_TYPE[kind]} is not supported"))
+            if kind in _OF_TRANSACTIONS:
+                self.error(content.request_id, NotAllowedError(TRANSACTIONS_OFF))
+            else:
+                self._refuse(kind, content, NotAllowedError(f"{FIELD_OF_TYPE[kind]} is not supported"))
         elif FIELD_OF_TYPE[kind] not in _ANSWERS:
             raise ProtocolError(f"the client sent the unexpected command {FIELD_OF_TYPE[kind]}")
 

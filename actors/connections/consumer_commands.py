@@ -208,7 +208,7 @@ class ConsumerCommands(CommandFamily):
                 CommandAck.ValidationError.Name(command.validation_error),
             )
         try:
-            if command.txnid_most_bits or command.txnid_least_bits:
+            if command.HasField("txnid_least_bits") or command.HasField("txnid_most_bits"):
                 raise NotAllowedError("transactions are not supported: acknowledge without one")
             check_count("message_id", len(command.message_id), ACK_IDS_MAX)
             if command.ack_type == CommandAck.Cumulative:
@@ -282,7 +282,7 @@ class ConsumerCommands(CommandFamily):
         subscription = attached.subscription
         if command.HasField("message_id"):
             position = position_of(command.message_id)
-            moving = subscription.seek(position=position)
+            moving = subscription.seek(position=position, ack_set=command.message_id.ack_set)
         else:
             moving = subscription.seek(publish_time_ms=command.message_publish_time)
         self._start(command, _sought(moving, command.request_id), "seek")

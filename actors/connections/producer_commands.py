@@ -182,13 +182,15 @@ class ProducerCommands(CommandFamily):
             )
         try:
             metadata, _ = parse_entry(entry)
+            if command.HasField("txnid_least_bits") or metadata.HasField("txnid_least_bits"):
+                raise NotAllowedError("transactions are not supported: send without one")
             messages = message_count(metadata)
             if len(entry) > self._entry_size_max:
                 raise MessageTooBig(
                     f"the entry has {len(entry)} bytes, but the broker accepts {self._entry_size_max}: send less, or "
                     "raise maxMessageSize"
                 )
-        except (ChecksumError, ProtocolError, MessageTooBig) as error:
+        except (ChecksumError, ProtocolError, MessageTooBig, NotAllowedError) as error:
             producer.publishing.refuse(producer, command.sequence_id, error)
             return
         producer.publishing.publish(

@@ -6,7 +6,9 @@ States of an entry here: *hidden* (just read, its time has not come) → *held* 
 one that comes again. A held entry that was acknowledged meanwhile, by its id, is dropped when its time comes.
 
 What counts as its time having come: `deliver_at ≤ now`, or without `isDelayedDeliveryDeliverAtTimeStrict` one tick
-earlier. The policy `delayedDelivery` is read at each use. When it is not active, everything is due.
+earlier. An entry that is read then is not hidden. A held one becomes due when the timer fires: then all become due
+whose time has come. So nobody else finds a due entry of which dispatch was not told. The policy `delayedDelivery` is
+read at each use. When it is not active, everything is due.
 
 Invariants:
 
@@ -123,6 +125,9 @@ class Delays:
         self._again: bool = False
         """Whether the timer is for entries, too, that are due already."""
         self._looked_ms = 0
+        """When the timer fired for the last time."""
+        self._open_ms = 0
+        """Held entries with that time, or an earlier one, are due. Only the timer raises it."""
         self._loop = asyncio.get_running_loop()
 
     def use_spill(self, make: Callable[[DelayedEntries, Callable[[], None]], Spill]) -> None:
@@ -167,10 +172,12 @@ class Delays:
 
     def due(self, count: int) -> list[HeldEntry]:
         """Up to so many entries whose time has come and that are not acknowledged."""
-        upto_ms, first_ms = self._due_upto_ms(), self._entries.first_ms
+        upto_ms, first_ms = self._held_upto_ms(), self._entries.first_ms
         if self._spill is not None and self._spill.count:
-            self._spill.fetch(upto_ms, behind=first_ms is not None and first_ms <= upto_ms)
+            self._spill.fetch(self._due_upto_ms(), behind=first_ms is not None and first_ms <= upto_ms)
         if first_ms is None or first_ms > upto_ms:
+            if first_ms is not None and self._timer is None:  # the policy is active again
+                self._set_timer()
             return []
         found: list[HeldEntry] = []
         dropped = 0
@@ -180,7 +187,6 @@ class Delays:
                 break
             found += [(position, slot) for _, position, slot in taken if not self._cursor.is_acknowledged(position)]
             dropped += len(taken)
-        self._looked_ms = self._host.env.clock.now_ms()
         self._set_timer(again=not found)
         return found
 
@@ -202,6 +208,11 @@ class Delays:
             self._spill = None
 
     @property
+    def wakes_now(self) -> bool:
+        """Whether the timer's moment has come, and the loop has not got to it."""
+        return self._timer is not None and self._timer.when() <= self._loop.time()
+
+    @property
     def holds(self) -> bool:
         """Whether anything is held, or may turn out to be."""
         return len(self._entries) > 0 or (self._spill is not None and self._spill.holds)
@@ -218,8 +229,12 @@ class Delays:
 
     # -- time ----------------------------------------------------------------------------------------------------
 
+    def _held_upto_ms(self) -> int:
+        """Held entries with that time, or an earlier one, are due."""
+        return min(self._open_ms, self._due_upto_ms()) if self._host.policies.delayed_delivery.active else EVER_MS
+
     def _due_upto_ms(self) -> int:
-        """Entries with that time, or an earlier one, are due."""
+        """Entries with that time, or an earlier one, need not be held."""
         policy = self._host.policies.delayed_delivery
         if not policy.active:
             return EVER_MS
@@ -232,7 +247,7 @@ class Delays:
         self._cancel()
         first_ms = self._entries.first_ms
         at_ms = EVER_MS
-        if first_ms is not None and (again or first_ms > self._due_upto_ms()):
+        if first_ms is not None and (again or first_ms > self._held_upto_ms()):
             at_ms = first_ms
             if self._host.settings.delayed_delivery_strict:
                 at_ms = max(at_ms, self._looked_ms + max(self._host.policies.delayed_delivery.tick_ms, 0))
@@ -246,6 +261,9 @@ class Delays:
 
     def _look(self) -> None:
         self._timer, self._target_ms, self._again = None, EVER_MS, False
+        self._looked_ms = self._host.env.clock.now_ms()
+        if self._host.policies.delayed_delivery.active:
+            self._open_ms = self._due_upto_ms()
         if self._spill is not None:
             self._spill.drop_acknowledged()
             first_ms, upto_ms = self._entries.first_ms, self._due_upto_ms()

@@ -53,6 +53,11 @@ class EntryGate(Protocol):
         ...
 
     @property
+    def wakes_now(self) -> bool:
+        """Whether the gate is about to wake dispatch, by a timer whose moment has come."""
+        ...
+
+    @property
     def holds(self) -> bool:
         """Whether anything is held, or may turn out to be: else nothing has to be asked before a read."""
         ...

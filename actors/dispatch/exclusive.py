@@ -6,13 +6,19 @@ Exclusive and Failover subscriptions share it. They differ in who the one consum
 from ...protocol.errors import ConsumerBusy
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
+from ...protocol.sticky_key import sticky_hash
 from .consumer import AttachedConsumer, Delivered, Delivery
 from .dispatcher import Dispatcher, Entry, ReadPlan
+from .hash_ranges import StickyRanges
 
 
 class SingleActiveDispatcher(Dispatcher):
     """One consumer at a time gets everything. It is not tracked what that consumer holds: a redelivery of anything is
     one of everything that is not acknowledged, which keeps the order."""
+
+    _slots: StickyRanges | None = None
+    """Where the consumer takes the keys of its hash ranges only. Other entries are passed by. As in Pulsar they stay in
+    the backlog, unless the consumer acknowledges cumulatively."""
 
     def next_read(self, tail: Position) -> ReadPlan | None:
         consumer = self.active
@@ -28,10 +34,11 @@ class SingleActiveDispatcher(Dispatcher):
             return []
         is_acknowledged, count_of = self._cursor.is_acknowledged, self._count_of
         permits = consumer.permits if consumer.able else 0
+        slots = self._slots
         out: list[Delivered] = []
         taken = messages = 0
         for position, body in entries:
-            if not is_acknowledged(position):
+            if not is_acknowledged(position) and (slots is None or slots.has_key(sticky_hash(body))):
                 if permits <= 0:
                     break
                 count = count_of(position, body)
@@ -66,9 +73,13 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
         return self.active
 
     def add(self, consumer: AttachedConsumer) -> None:
-        """Raises ConsumerBusy while there is one already."""
+        """Raises ConsumerBusy while there is one already, ConsumerAssignError for impossible hash ranges."""
         if self.consumers:
             raise ConsumerBusy("an Exclusive consumer is connected already: close it first, or subscribe as Shared")
+        if consumer.key_shared.ranges:
+            slots = StickyRanges()
+            slots.add(consumer)
+            self._slots = slots
         self.consumers.append(consumer)
         self.active = consumer
         self.rewind()
@@ -77,4 +88,5 @@ class ExclusiveDispatcher(SingleActiveDispatcher):
         if consumer in self.consumers:
             self.consumers.remove(consumer)
             self.active = None
+            self._slots = None
             self.rewind()

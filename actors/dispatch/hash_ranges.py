@@ -200,6 +200,10 @@ class StickyRanges(HashRanges):
         )
         self._assign_taken()
 
+    def has_key(self, key_hash: int) -> bool:
+        """Whether a key with that hash belongs to anybody."""
+        return self.select(self.slot_of(key_hash)) is not None
+
     def remove(self, consumer: AttachedConsumer) -> None:
         self._taken = [taken for taken in self._taken if taken[1] is not consumer]
         self._assign_taken()

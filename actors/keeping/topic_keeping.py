@@ -23,7 +23,7 @@ with its cursor, where it can expire. After a crash the time begins again, so no
 """
 
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from math import floor
 from typing import Protocol, cast
 
@@ -106,6 +106,8 @@ class TopicKeeping(TopicChecks):
         """A cursor left a ledger while a trim was under way, which may have looked at it before."""
         self._stamps: dict[Position, int | None] = {}
         """Publish times of the oldest entries of subscriptions, as long as they are the oldest."""
+        self._failed: set[str] = set()
+        """The subscriptions for which the last work failed, or took too long: it sees to them behind all others."""
 
     def work(self, check: Check) -> Work | None:
         policies = self._host.policies
@@ -144,14 +146,39 @@ class TopicKeeping(TopicChecks):
 
         Raises what deleting a cursor raises, and BrokerMetadataError when a consumer came.
         """
-        for subscription in list(self._host.subscriptions.values()):
+
+        async def remove_unused(subscription: KeptSubscription) -> None:
             minutes = self._host.policies.subscription_expiration_time_minutes
             idle_since_ms, now_ms = subscription.idle_since_ms, self._host.env.clock.now_ms()
             if not (minutes and idle_since_ms and subscription.durable and self._host.is_open) or subscription.closed:
-                continue
+                return
             if now_ms - idle_since_ms > minutes * MINUTE_MS:
                 logger.info("subscription %s of %s has expired", subscription.name, self._host.name.full)
                 await subscription.remove(None)
+
+        await self._for_each(list(self._host.subscriptions.values()), remove_unused)
+
+    async def _for_each(
+        self,
+        subscriptions: Sequence[KeptSubscription],
+        work: Callable[[KeptSubscription], Coroutine[object, object, None]],
+    ) -> None:
+        """Do the work for each subscription, also when it fails for others. Raises the first error at the end.
+
+        The time of a check is limited. So a subscription for which it failed is the last one when it is tried again.
+        """
+        error: MagnetarError | None = None
+        for subscription in sorted(subscriptions, key=lambda one: one.name in self._failed):
+            self._failed.add(subscription.name)  # a check that takes too long ends here
+            try:
+                await work(subscription)
+            except MagnetarError as failure:
+                logger.warning("%s of %s is seen to later: %s", subscription.name, self._host.name.full, failure)
+                error = error or failure
+            else:
+                self._failed.discard(subscription.name)
+        if error is not None:
+            raise error
 
     def note_idle(self) -> None:
         """The topic closes, and consumers are gone: let the cursors store since when their subscriptions are idle."""
@@ -189,8 +216,18 @@ class TopicKeeping(TopicChecks):
         """Expire what is older than the policy says. Raises what reading raises."""
         ttl_s = self._host.policies.message_ttl
         if ttl_s:
-            for subscription in list(self._host.subscriptions.values()):
-                await self.expire(subscription, ttl_s)
+            await self.expire_each(list(self._host.subscriptions.values()), ttl_s)
+
+    async def expire_each(self, subscriptions: Sequence[KeptSubscription], age_s: float) -> int:
+        """`expire` for each of the subscriptions, also when it fails for others. Returns how many entries that were."""
+        count = 0
+
+        async def expire(subscription: KeptSubscription) -> None:
+            nonlocal count
+            count += await self.expire(subscription, age_s)
+
+        await self._for_each(subscriptions, expire)
+        return count
 
     async def expire(self, subscription: KeptSubscription, age_s: float) -> int:
         """Count what arrived longer ago as acknowledged. Returns how many entries that were.
@@ -292,8 +329,7 @@ class TopicKeeping(TopicChecks):
     async def _evict(self, kind: QuotaType, quota: BacklogQuota) -> None:
         durable = [one for one in self._host.subscriptions.values() if one.durable]
         if kind is QuotaType.MESSAGE_AGE:
-            for subscription in durable:
-                await self.expire(subscription, quota.time_s)
+            await self.expire_each(durable, quota.time_s)
             return
         place = place_with_bytes_behind(self._host.ledger.ledger_infos, floor(quota.size_bytes * EVICTION_SHARE))
         if place is None:

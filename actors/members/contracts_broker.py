@@ -90,8 +90,11 @@ class BrokerContract(SchemaContract, MessageContract):
         ...
 
     @method(ADMIN)
-    async def reset_cursor(self, *, topic: str, subscription: str, position: Point) -> None:
-        """Move a subscription to a place (inclusive). Raises SubscriptionNotFound."""
+    async def reset_cursor(
+        self, *, topic: str, subscription: str, position: Point, batch_index: int = -1, excluded: bool = False
+    ) -> None:
+        """Move a subscription to a place (inclusive, or behind it). Raises SubscriptionNotFound, and NoSuchEntry where
+        an index in a batch names no entry."""
         ...
 
     @method(ADMIN)

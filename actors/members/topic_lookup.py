@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from ...protocol.errors import (
     NotAllowedError,
+    ServiceUnitNotReady,
     TooManyLookupRequestException,
     TopicNotFound,
 )
-from ...protocol.system_topics import is_system_topic
+from ...protocol.system_topics import TRANSACTION_COORDINATORS, is_system_topic
 from ...protocol.topics import TopicName, parse_namespace
 from ...runtime.rpc.connection import CALL_TIMEOUT_S
 from .broker_addresses import Reach, reach
@@ -69,6 +70,8 @@ class Lookups:
         (without automatic creation) topic, CoordinatorUnavailable, TooManyLookupRequestException.
         """
         coordinator = self.coordinator()
+        if name.full == TRANSACTION_COORDINATORS:
+            return self._own_url(coordinator)
         owner = coordinator.slots.entry_of(name).owner
         if owner is not None and self._exists(name):
             broker = coordinator.brokers.get(owner.broker)
@@ -94,6 +97,8 @@ class Lookups:
         """The number of partitions, 0 for a topic without. With `create` a missing topic that the settings want
         partitioned is created. Raises TopicNotFound and what `owner_url` raises."""
         coordinator = self.coordinator()
+        if name.full == TRANSACTION_COORDINATORS:
+            return 0
         known = coordinator.known_topics.get(name.partitioned_name)
         if known is not None and name.partition < known:
             return known if name.partition < 0 else 0
@@ -101,6 +106,14 @@ class Lookups:
         if found >= 0 and name.partition < 0:
             coordinator.known_topics.know(name.full, found)
         return max(found, 0)
+
+    def _own_url(self, coordinator: "CoordinatorClient") -> str:
+        """This broker's. A client that begins a transaction hears here, as from any broker, that there are none."""
+        incarnation = coordinator.identity.incarnation
+        for broker in coordinator.brokers.values():
+            if broker.incarnation == incarnation:
+                return broker.url
+        raise ServiceUnitNotReady("this broker is being registered: try again")
 
     def _exists(self, name: TopicName) -> bool:
         """Whether a partition or plain topic is known to exist."""

@@ -11,8 +11,9 @@ ignored, as in Pulsar. What a cursor still has of an earlier setting is kept, bu
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ...protocol.ack_sets import WORD_BITS
+from ...protocol.ack_sets import WORD_BITS, words_to_bits
 from ...protocol.message_id import Position
+from ...storage.managed.acknowledged import OpenMessages
 from ...storage.managed.cursor import Cursor
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher
@@ -48,15 +49,24 @@ class BatchIndexAcks:
         """Gives the ack set that goes with an entry, None for one that is all open. None while all entries are."""
         return self._cursor.batches.ack_set if self._cursor.batches.sets else None
 
+    def open_messages(self, part: PartOfBatch) -> OpenMessages | None:
+        """What of a batch is open, as a cursor keeps it; None where the ack set says nothing."""
+        if not any(part.ack_set):
+            return None
+        return self._size_of(part), words_to_bits(part.ack_set)
+
+    def _size_of(self, part: PartOfBatch) -> int:
+        return self._counts.known(part.position) or part.batch_size or WORD_BITS * len(part.ack_set)
+
     def acknowledge(self, dispatcher: Dispatcher, consumer: AttachedConsumer, parts: Iterable[PartOfBatch]) -> bool:
         """Acknowledge messages of batches. Returns whether a blocked consumer may go on.
 
         Raises NotAllowedError at the first batch that is beyond the bounds of what a cursor keeps.
         """
         unblocked = False
-        for position, ack_set, batch_size in parts:
-            size = self._counts.known(position) or batch_size or WORD_BITS * len(ack_set)
-            self._cursor.acknowledge_batch_index(position, ack_set, size)
+        for part in parts:
+            position = part.position
+            self._cursor.acknowledge_batch_index(position, part.ack_set, self._size_of(part))
             if self._cursor.is_acknowledged(position):
                 unblocked |= dispatcher.acknowledged(consumer, [position])
             elif (batch := self._cursor.batches.get(position)) is not None:

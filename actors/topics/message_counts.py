@@ -1,12 +1,13 @@
 """How many messages recent entries hold, so that dispatch need not parse what the publish path has parsed already.
 
 Of entries that are chunks of a larger message it is also known which message that is, and of entries with a delivery
-time when it is. The publish path leaves these out, so that they are parsed here when they are first dispatched.
+time when it is. Markers are known, too. The publish path leaves these out, so that they are parsed here when they are
+first dispatched.
 """
 
 from collections.abc import Mapping, Sequence
 
-from ...protocol.entries import message_count, parse_metadata
+from ...protocol.entries import is_marker, message_count, parse_metadata
 from ...protocol.errors import ProtocolError
 from ...protocol.message_id import Position
 from ..dispatch.chunk_owners import ChunkPlace
@@ -29,6 +30,8 @@ class MessageCounts:
         self._old_chunks: dict[Position, ChunkPlace] = {}
         self._young_times: dict[Position, int] = {}
         self._old_times: dict[Position, int] = {}
+        self._young_markers: set[Position] = set()
+        self._old_markers: set[Position] = set()
         self._generation_entries_max = generation_entries_max
 
     @property
@@ -57,6 +60,14 @@ class MessageCounts:
         found = [(position, young.get(position) or old.get(position)) for position, _ in entries]
         return {position: at_ms for position, at_ms in found if at_ms is not None}
 
+    def markers_among(self, entries: Sequence[Entry]) -> list[Position]:
+        """Those of the entries that are markers. Parses what is not known."""
+        self._parse_unknown(entries)
+        young, old = self._young_markers, self._old_markers
+        if not young and not old:
+            return []
+        return [position for position, _ in entries if position in young or position in old]
+
     def _parse_unknown(self, entries: Sequence[Entry]) -> None:
         for position, body in entries:
             if position not in self._young and position not in self._old:
@@ -71,6 +82,7 @@ class MessageCounts:
             self._old, self._young = self._young, {}
             self._old_chunks, self._young_chunks = self._young_chunks, {}
             self._old_times, self._young_times = self._young_times, {}
+            self._old_markers, self._young_markers = self._young_markers, set()
         self._young[position] = messages
 
     def known(self, position: Position) -> int | None:
@@ -84,10 +96,12 @@ class MessageCounts:
         if messages is None:
             chunk: ChunkPlace | None = None
             at_ms = 0
+            marker = False
             try:
                 metadata = parse_metadata(body)
                 messages = max(message_count(metadata), 1)
                 at_ms = metadata.deliver_at_time
+                marker = is_marker(metadata)
                 if metadata.num_chunks_from_msg > 1 and metadata.uuid:
                     chunk = ChunkPlace(metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg)
             except ProtocolError:
@@ -97,4 +111,6 @@ class MessageCounts:
                 self._young_chunks[position] = chunk
             if at_ms > 0:
                 self._young_times[position] = at_ms
+            if marker:
+                self._young_markers.add(position)
         return messages

@@ -14,6 +14,7 @@ Left to others: producers and publish stages (publishing), who is attached (subs
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+from ...protocol.entries import is_marker
 from ...protocol.errors import NotAllowedError, SubscriptionNotFound
 from ...protocol.message_id import Position, WireMessageId
 from ...protocol.pulsar_pb2 import MessageMetadata
@@ -106,7 +107,9 @@ class PassingSubscription(SubscriptionMembers):
     async def flush(self) -> None:
         """There is nothing to wait for."""
 
-    async def seek(self, *, position: Position | None = None, publish_time_ms: int | None = None) -> None:
+    async def seek(
+        self, *, position: Position | None = None, publish_time_ms: int | None = None, ack_set: Sequence[int] = ()
+    ) -> None:
         """There is nowhere to go. As in Pulsar that is no error."""
 
     async def remove(self, consumer: AttachedConsumer | None, *, force: bool = False) -> None:
@@ -162,7 +165,7 @@ class Relay:
         """Pass the entry to each subscription. It is complete then, also if none could send it."""
         assert self._metadata is not None
         now_ms = self._env.clock.now_ms()
-        for subscription in self._subscriptions.values():
+        for subscription in () if is_marker(self._metadata) else self._subscriptions.values():
             subscription.hand_on(body, self._messages, self._metadata, now_ms)
         callback(NO_PLACE, None)
 

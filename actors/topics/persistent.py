@@ -9,10 +9,10 @@ topic it is (registry).
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from ...protocol.entries import is_batch, parse_metadata
+from ...protocol.entries import is_batch, is_marker, parse_metadata
 from ...protocol.errors import (
     ConditionFailed,
     MagnetarError,
@@ -23,6 +23,7 @@ from ...protocol.errors import (
 )
 from ...protocol.message_id import Position, WireMessageId
 from ...protocol.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR
+from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topic_figures import CursorFigures, LedgerFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
@@ -40,6 +41,7 @@ from ..keeping.topic_keeping import TopicKeeping
 from ..policies.backlog_quota import QuotaType
 from ..policies.effective import EffectivePolicies
 from ..rates.dispatch import DispatchRates
+from .batch_index_acks import PartOfBatch
 from .client_bounds import check_new_consumer, check_new_subscription
 from .deduplication import Deduplication
 from .positions import first_published, resolve, start_position
@@ -285,10 +287,16 @@ class PersistentTopic(TopicLife):
         self.cursor_moved()
 
     async def seek(
-        self, subscription: Subscription, *, position: Position | None = None, publish_time_ms: int | None = None
+        self,
+        subscription: Subscription,
+        *,
+        position: Position | None = None,
+        publish_time_ms: int | None = None,
+        ack_set: Sequence[int] = (),
     ) -> None:
-        """Move a subscription to a position (inclusive) or to the first message published at that time or later. Its
-        consumers are disconnected first and connect again by themselves.
+        """Move a subscription to a position (inclusive) or to the first message published at that time or later. Of a
+        batch at the position only what `ack_set` names comes, if the broker keeps such acknowledgements. Its consumers
+        are disconnected first and connect again by themselves.
         """
 
         compacted = subscription.reads_compacted
@@ -299,7 +307,8 @@ class PersistentTopic(TopicLife):
             assert position is not None
             return resolve(self.ledger, position, compacted=compacted)
 
-        await subscription.reset(locate)
+        part = PartOfBatch(position, list(ack_set), 0) if position is not None and ack_set else None
+        await subscription.reset(locate, part)
 
     def subscription_ended(self, subscription: SubscriptionMembers) -> None:
         """A subscription was deleted, or a reader has left."""
@@ -327,12 +336,18 @@ class PersistentTopic(TopicLife):
         position = self.ledger.last_confirmed
         if compacted and position <= self.ledger.compacted.horizon:
             return await last_compacted_id(self.ledger.compacted, self.name.partition, DECOMPRESSED_SIZE_MAX)
-        if position < (0, 0) or self.ledger.first_position > position:
-            return WireMessageId(-1, -1, self.name.partition)
-        entries = await self.ledger.read(position, 1, 1, upto=position)
-        if not entries:
-            raise NoSuchEntry(f"the last entry of {self.name.full} cannot be read")
-        metadata = parse_metadata(entries[0][1])
+        while position >= (0, 0) and self.ledger.first_position <= position:
+            entries = await self.ledger.read(position, 1, 1, upto=position)
+            if not entries:
+                raise NoSuchEntry(f"the last entry of {self.name.full} cannot be read")
+            metadata = parse_metadata(entries[0][1])
+            if not is_marker(metadata):
+                return self._message_id_of(position, metadata)
+            position = self.ledger.position_before(position)
+        return WireMessageId(-1, -1, self.name.partition)
+
+    def _message_id_of(self, position: Position, metadata: MessageMetadata) -> WireMessageId:
+        """The id of the last message in an entry."""
         count = metadata.num_messages_in_batch
         if is_batch(metadata):
             return WireMessageId(position[0], position[1], self.name.partition, count - 1, count)

@@ -214,7 +214,7 @@ class Publish:
     __slots__ = (
         "highest_sequence_id",
         "is_chunk",
-        "is_delayed",
+        "is_parsed_later",
         "judged_id",
         "messages",
         "producer",
@@ -234,7 +234,7 @@ class Publish:
         self.messages = messages
         self.size_bytes = size_bytes
         self.is_chunk = False
-        self.is_delayed = False
+        self.is_parsed_later = False
 
     def completed(self, position: Position | None, error: BaseException | None) -> None:
         """The ledger's answer."""

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from ...protocol.commands import send_error, send_receipt
+from ...protocol.entries import is_marker
 from ...protocol.errors import (
     BrokerPersistenceError,
     LedgerFenced,
@@ -275,8 +276,8 @@ class Publishing:
             publish = Publish(producer, sequence_id, highest_sequence_id, messages, size)
         if metadata.num_chunks_from_msg > 1:
             publish.is_chunk = True
-        elif metadata.deliver_at_time:
-            publish.is_delayed = True
+        elif metadata.deliver_at_time or is_marker(metadata):
+            publish.is_parsed_later = True
         producer.pending += 1
         self.pending += 1
         producer.connection.publish_began(size)
@@ -346,7 +347,7 @@ class Publishing:
             if publish.is_chunk:
                 producer.chunks.add(1, publish.size_bytes)
                 self.has_chunks = True
-            elif not publish.is_delayed:  # dispatch parses those, and so knows their times
+            elif not publish.is_parsed_later:
                 self._remember(position, publish.messages)
             producer.published.add(publish.messages, publish.size_bytes)
             self.published.add(publish.messages, publish.size_bytes)

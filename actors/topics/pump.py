@@ -51,14 +51,21 @@ class PumpHost(Protocol):
 
 class Pump:
     """See the module. The subscription sets `dispatcher`, and `index_acks` if the broker has that switched on.
-    `describe(now_s)` says how the subscription stands, for the log."""
+    `describe(now_s)` says how the subscription stands, for the log. `pass_markers` gets entries that nobody may get."""
 
-    def __init__(self, host: PumpHost, name: str, describe: Callable[[float], object]) -> None:
+    def __init__(
+        self,
+        host: PumpHost,
+        name: str,
+        describe: Callable[[float], object],
+        pass_markers: Callable[[list[Position]], None],
+    ) -> None:
         self.dispatcher: Dispatcher | None = None
         self.index_acks: BatchIndexAcks | None = None
         self._host = host
         self._name = name
         self._describe = describe
+        self._pass_markers = pass_markers
         self._running = False
         self._stopped = False
         self._retry: asyncio.TimerHandle | None = None
@@ -104,6 +111,8 @@ class Pump:
                 self._passed_over = 0
                 if not entries and not plan.positions and plan.generation == dispatcher.generation:
                     return  # nothing behind the read position after all; the next append wakes us
+                if markers := counts.markers_among(entries):
+                    self._pass_markers(markers)
                 now_ms = self._host.env.clock.now_ms()
                 deliveries = dispatcher.distribute(plan, entries)
                 for one in rates:
@@ -231,6 +240,8 @@ class Pump:
     def _check_now(self) -> None:
         if self.dispatcher is None or self._running or self._retry is not None or self._stopped:
             return
+        if self.dispatcher.gate is not None and self.dispatcher.gate.wakes_now:
+            return
         if self.dispatcher.next_read(self._host.ledger.last_confirmed) is not None:
             logger.error(
                 "the dispatch of subscription %s had stalled and was started again: %s",
@@ -252,7 +263,7 @@ class Pump:
     def let_go(self) -> None:
         """The topic is closed."""
         self._host = cast("PumpHost", GONE)
-        self._describe = GONE
+        self._describe = self._pass_markers = GONE
 
 
 def runs(positions: Iterable[Position]) -> list[tuple[Position, Position]]:

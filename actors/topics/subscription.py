@@ -47,7 +47,12 @@ class SubscriptionHost(MembersHost, Protocol):
     def keeping(self) -> TopicChecks: ...
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
     async def seek(
-        self, subscription: "Subscription", *, position: Position | None = None, publish_time_ms: int | None = None
+        self,
+        subscription: "Subscription",
+        *,
+        position: Position | None = None,
+        publish_time_ms: int | None = None,
+        ack_set: Sequence[int] = (),
     ) -> None: ...
     async def unsubscribe(
         self, subscription: "Subscription", consumer: AttachedConsumer | None, *, force: bool = False
@@ -62,7 +67,7 @@ class Subscription(SubscriptionMembers):
         super().__init__(host, name, durable=durable, grace_s=grace_s)
         self.cursor = cursor
         self.host = host
-        self.pump = Pump(host, name, self.figures)
+        self.pump = Pump(host, name, self.figures, self._pass_markers)
         self._count_of = host.counts.of
         if host.settings.acknowledgment_at_batch_index_level_enabled:
             self.pump.index_acks = BatchIndexAcks(cursor, host.counts)
@@ -204,6 +209,11 @@ class Subscription(SubscriptionMembers):
         if self.pump.dispatcher is not None and self.pump.dispatcher.passed():
             self.wake()
 
+    def _pass_markers(self, positions: list[Position]) -> None:
+        """Markers were read: they count as acknowledged, so that dispatch leaves them out, as in Pulsar."""
+        self.cursor.acknowledge(positions)
+        self._note_moved()
+
     def pass_over(self, place: Position, *, expired: bool) -> int:
         """Count all in front of a place as acknowledged: it is too old, or the backlog is too large. Returns how many
         entries that were. They are no longer unacknowledged at the consumers that hold them."""
@@ -218,15 +228,22 @@ class Subscription(SubscriptionMembers):
 
     # -- moving and ending ---------------------------------------------------------------------------------------
 
-    async def reset(self, locate: Callable[[], Coroutine[object, object, Position]]) -> None:
-        """Send all consumers away, then go on at the position (inclusive) that `locate` finds.
+    async def reset(
+        self, locate: Callable[[], Coroutine[object, object, Position]], part: PartOfBatch | None = None
+    ) -> None:
+        """Send all consumers away, then go on at the position (inclusive) that `locate` finds. If that is the place of
+        `part`, the other messages of the batch are acknowledged, where the broker keeps such acknowledgements.
 
         Raises what `locate` and the cursor's write raise; the old place is then kept.
         """
         async with self._lock:
             self._check_open()
             self.disconnect_all(for_reset=True)
-            await self.cursor.reset(await locate())
+            position, acks = await locate(), self.pump.index_acks
+            if part is None or acks is None or position != part.position:
+                await self.cursor.reset(position)
+            else:
+                await self.cursor.reset(position, acks.open_messages(part))
             self._ledger_id = self.cursor.first_unacknowledged[0]
             self.host.cursor_moved()
 
@@ -239,8 +256,10 @@ class Subscription(SubscriptionMembers):
                 self.cursor.acknowledge_cumulative(position)
             await self.cursor.flush()
 
-    async def seek(self, *, position: Position | None = None, publish_time_ms: int | None = None) -> None:
-        await self.host.seek(self, position=position, publish_time_ms=publish_time_ms)
+    async def seek(
+        self, *, position: Position | None = None, publish_time_ms: int | None = None, ack_set: Sequence[int] = ()
+    ) -> None:
+        await self.host.seek(self, position=position, publish_time_ms=publish_time_ms, ack_set=ack_set)
 
     async def remove(self, consumer: AttachedConsumer | None, *, force: bool = False) -> None:
         await self.host.unsubscribe(self, consumer, force=force)

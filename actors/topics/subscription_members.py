@@ -76,9 +76,12 @@ class SubscriptionActs:
         """Wait until what is acknowledged is durable."""
         raise NotImplementedError
 
-    async def seek(self, *, position: Position | None = None, publish_time_ms: int | None = None) -> None:
-        """Move to a position (inclusive) or to the first message published at that time or later. Its consumers are
-        disconnected first and connect again by themselves."""
+    async def seek(
+        self, *, position: Position | None = None, publish_time_ms: int | None = None, ack_set: Sequence[int] = ()
+    ) -> None:
+        """Move to a position (inclusive) or to the first message published at that time or later. `ack_set` says which
+        messages of the batch at the position are wanted. Its consumers are disconnected first and connect again by
+        themselves."""
         raise NotImplementedError
 
     async def remove(self, consumer: AttachedConsumer | None, *, force: bool = False) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from ...protocol.batches import MESSAGE_SIZE_MIN_BYTES, decode_batch, plain_header
 from ...protocol.compression import CompressionType, decompress
-from ...protocol.entries import is_batch, message_count, parse_entry
+from ...protocol.entries import is_batch, is_marker, message_count, parse_entry
 from ...protocol.errors import ChecksumError, EntryCorrupt, MagnetarError, NotAllowedError, ProtocolError
 from ...protocol.message_id import signed64
 from ...protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
@@ -103,7 +103,7 @@ class EntryDecoder:
     ) -> None:
         metadata, payload = parse_entry(body)
         publish_time_ms = signed64(metadata.publish_time)
-        if not self._window.holds(publish_time_ms):
+        if is_marker(metadata) or not self._window.holds(publish_time_ms):
             return
         _refuse_unreadable(metadata)
         data: bytes | memoryview = payload

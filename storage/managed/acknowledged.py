@@ -186,11 +186,7 @@ class BatchIndexes:
         """
         before = self.sets.get(position)
         if before is None:
-            if size > BATCH_MESSAGES_MAX:
-                raise NotAllowedError(
-                    f"a batch of {size} messages cannot be acknowledged by index, which {BATCH_MESSAGES_MAX} can: "
-                    "acknowledge it as a whole"
-                )
+            check_batch_size(size)
             left = bits & ((1 << size) - 1)
             if not left or left == (1 << size) - 1:
                 return left
@@ -240,3 +236,12 @@ class BatchIndexes:
 
 def _size_bytes(size: int) -> int:
     return (size + 7) // 8
+
+
+def check_batch_size(size: int) -> None:
+    """Raise NotAllowedError for a batch that is too large to be acknowledged in part."""
+    if size > BATCH_MESSAGES_MAX:
+        raise NotAllowedError(
+            f"a batch of {size} messages cannot be acknowledged by index, which {BATCH_MESSAGES_MAX} can: "
+            "acknowledge it as a whole"
+        )

@@ -148,6 +148,14 @@ class LedgerChain:
             return (ledger_id, max(entry_id + 1, 0))
         return self.ceiling((ledger_id, entry_id + 1)) or max(self._behind_all(), (ledger_id, entry_id + 1))
 
+    def position_before(self, position: Position) -> Position:
+        """The last existing entry in front of a position, (−1, −1) if there is none."""
+        for info in reversed(self.infos[: bisect_left(self._ids, position[0] + 1)]):
+            last = min(info.entries, position[1]) - 1 if info.ledger_id == position[0] else info.entries - 1
+            if last >= 0:
+                return (info.ledger_id, last)
+        return (-1, -1)
+
     def count_between(self, after: Position, last: Position) -> int:
         """Existing entries behind `after` up to and including `last`."""
         if last <= after:

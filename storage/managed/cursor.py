@@ -14,7 +14,7 @@ from itertools import islice
 from ...protocol.errors import MagnetarError
 from ...protocol.message_id import Position
 from ..metadata.store import Guard
-from .acknowledged import BatchIndexes
+from .acknowledged import BatchIndexes, OpenMessages
 from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
 from .cursor_storage import CursorStorage, SideLedgers
@@ -127,12 +127,13 @@ class Cursor:
         self._state.take_snapshot(position, properties)
         self._writer.moved()
 
-    async def reset(self, position: Position) -> None:
-        """Go to a place: `position` is the next to deliver. Durable when this returns; raises like `flush`."""
+    async def reset(self, position: Position, part: OpenMessages | None = None) -> None:
+        """Go to a place: `position` is the next to deliver, and `part` says which messages of the batch there. Durable
+        when this returns; raises like `flush`, and NotAllowedError beyond the bounds of `BatchIndexes`."""
         self._writer.check()
         if self.side is not None:
             await self.side.clear()
-        self._state.reset(min(position, self._home.chain.next_position(self._home.chain.last_confirmed)))
+        self._state.reset(min(position, self._home.chain.next_position(self._home.chain.last_confirmed)), part)
         self._writer.moved()
         async with self._home.record_lock:  # what a trim that is being stored takes is gone; from now on all else stays
             self._state.skip_missing()

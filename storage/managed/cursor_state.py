@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ...protocol.ack_sets import words_to_bits
 from ...protocol.message_id import Position
-from .acknowledged import BatchIndexes, EntryRanges
+from .acknowledged import BatchIndexes, EntryRanges, OpenMessages, check_batch_size
 from .chain import LedgerChain
 from .cursor_changes import Changes, Whole, read_back
 
@@ -132,11 +132,15 @@ class CursorState:
         self._advance()
         return True
 
-    def reset(self, position: Position) -> None:
-        """Start again: `position` is the first that is not acknowledged."""
+    def reset(self, position: Position, part: OpenMessages | None = None) -> None:
+        """Start again: `position` is the first that is not acknowledged. `part`: of the batch there only these messages
+        are open. Raises NotAllowedError beyond the bounds of `BatchIndexes`; nothing has changed then."""
+        check_batch_size(0 if part is None else part[0])
         self.mark_delete = (position[0], position[1] - 1) if position[1] >= 0 else position
         self._ranges.clear()
         self.batches.clear()
+        if part is not None and self._chain.contains(position):
+            self.batches.narrow(position, *part)
         self._changes.lose()
 
     def is_ahead(self, end: Position) -> bool:

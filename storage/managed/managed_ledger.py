@@ -245,6 +245,10 @@ class ManagedLedger:
         """The first entry behind a position; the place of the next one to come when there is none."""
         return self._chain.next_position(position)
 
+    def position_before(self, position: Position) -> Position:
+        """The last entry in front of a position, (−1, −1) if there is none."""
+        return self._chain.position_before(position)
+
     def count_after(self, position: Position) -> int:
         """Acknowledged entries behind a position."""
         return self._chain.count_between(position, self._chain.last_confirmed)

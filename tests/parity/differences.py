@@ -476,6 +476,13 @@ DIFFERENCES: tuple[Difference, ...] = (
         r'(body = )?"?0x00000000_0xffffffff"?',
         steps="pulsar-admin topics bundle-range .*",
     ),
+    Difference(
+        "the last message is no marker, so that a reader's loop ends",
+        r"GET_LAST_MESSAGE_ID_RESPONSE last_message_id=L1:5:-1:-1 .*",
+        r"GET_LAST_MESSAGE_ID_RESPONSE last_message_id=L1:4:-1:-1 .*",
+        steps="the last message",
+    ),
+    Difference("the same", "True", "False", steps="it has more behind a marker"),
 )
 
 PRINTED: tuple[Difference, ...] = (

@@ -2,9 +2,10 @@
 
 import contextlib
 import socket
+import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from google.protobuf.message import Message as ProtobufMessage
@@ -12,10 +13,11 @@ from google.protobuf.message import Message as ProtobufMessage
 from magnetar.protocol.commands import encode, ping, pong, send_header
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.frames import Frame, FrameDecoder
-from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, MessageMetadata
+from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandSend, MessageMetadata
 
 TIMEOUT_S = 10.0
 PROTOCOL_VERSION = 21
+LENGTH_BYTES = 4
 
 
 class Ended(Exception):
@@ -58,12 +60,24 @@ class Peer:
             raise Ended("the server closed the connection") from None
 
     def send_message(
-        self, payload: bytes, sequence_id: int, *, producer_id: int = 1, messages: int = 1, **metadata: Any
+        self,
+        payload: bytes,
+        sequence_id: int,
+        *,
+        producer_id: int = 1,
+        messages: int = 1,
+        command: Mapping[str, Any] | None = None,
+        **metadata: Any,
     ) -> None:
-        """Publish one entry. `metadata` are fields of its MessageMetadata."""
+        """Publish one entry. `metadata` are fields of its MessageMetadata, `command` further ones of its SEND."""
         fields = {"producer_name": "peer", "sequence_id": sequence_id, "publish_time": 1, **metadata}
         body = build_entry(MessageMetadata(**fields), payload)
-        self.write(send_header(producer_id, sequence_id, 0, messages, len(body)) + body)
+        if command is None:
+            self.write(send_header(producer_id, sequence_id, 0, messages, len(body)) + body)
+            return
+        send = CommandSend(producer_id=producer_id, sequence_id=sequence_id, num_messages=messages, **command)
+        head = BaseCommand(type=BaseCommand.SEND, send=send).SerializeToString()
+        self.write(struct.pack(">II", LENGTH_BYTES + len(head) + len(body), len(head)) + head + body)
 
     def request(self, command: Any) -> Frame:
         """Send a command with a new request id, and wait for the answer to it."""

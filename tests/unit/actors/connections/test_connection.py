@@ -16,9 +16,10 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandCloseConsumer,
     CommandCloseProducer,
     CommandConnect,
+    CommandEndTxnOnPartition,
+    CommandEndTxnOnPartitionResponse,
     CommandError,
     CommandNewTxn,
-    CommandNewTxnResponse,
     CommandProducer,
     CommandSuccess,
     CommandTcClientConnectRequest,
@@ -109,13 +110,14 @@ async def test_a_peer_that_leaves_in_mid_frame_leaves_nothing_behind():
 async def test_what_is_not_supported_is_refused_in_the_type_that_its_client_waits_for():
     async with broker_front() as front:
         peer = await front.peer()
-        for request, kind in (
-            (CommandNewTxn(), CommandNewTxnResponse),
-            (CommandTcClientConnectRequest(tc_id=0), CommandError),
+        for request, kind, text in (
+            (CommandEndTxnOnPartition(topic=TOPIC), CommandEndTxnOnPartitionResponse, "is not supported"),
+            (CommandNewTxn(), CommandError, "Transactions are not enabled."),
+            (CommandTcClientConnectRequest(tc_id=0), CommandError, "Transactions are not enabled."),
         ):
             error = await peer.request(request)
             assert type(error) is kind and error.error == ServerError.NotAllowedError
-            assert "is not supported" in error.message
+            assert text in error.message
         peer.send(CommandSuccess(request_id=5))  # an answer nobody asked for
         await peer.settle()
         await peer.close()

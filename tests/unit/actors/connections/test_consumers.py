@@ -63,6 +63,7 @@ async def test_a_waiting_consumer_gets_what_is_published_later():
         await peer.close()
 
 
+@pytest.mark.stalls
 @pytest.mark.parametrize("told", [True, False], ids=["news on its way", "news lost"])
 async def test_only_dispatch_that_nobody_will_wake_has_stalled(told, caplog):
     async with broker_front() as front:

@@ -31,6 +31,14 @@ class Gate:
         cursor: Any = SimpleNamespace(is_acknowledged=self.acknowledged.__contains__)
         self.delays = Delays(self.host, cursor, lambda: None)
 
+    def passes(self, ms: int) -> None:
+        """Time goes on, and the timer fires if its time comes."""
+        self.now_ms += ms
+        timer = self.delays._timer
+        if timer is not None and timer.when() - asyncio.get_running_loop().time() <= (self.now_ms - START_MS) / 1000:
+            timer.cancel()
+            self.delays._look()
+
     def read(self, *delays_ms: int) -> list[Position]:
         """Let entries with these delays come, 0 for none. Returns those that are visible."""
         entries = [((1, number), entry(delay_ms)) for number, delay_ms in enumerate(delays_ms)]
@@ -51,24 +59,37 @@ async def test_a_strict_gate_gives_nothing_early_and_all_within_a_tick() -> None
     gate = Gate(strict=True)
     assert gate.read(0, 1, 500, 1001) == [(1, 0)]
     assert (gate.delays.held, gate.delays.due(10)) == (3, [])
-    gate.now_ms += 500
+    gate.passes(500)
     assert gate.delays.due(10) == [((1, 1), 7), ((1, 2), 7)]
-    gate.now_ms += 500
-    assert gate.delays.due(10) == []
-    gate.now_ms += 1
+    gate.now_ms += 501
+    assert gate.delays.due(10) == [], "the timer fires once in a tick"
+    gate.delays._look()
     assert gate.delays.due(10) == [((1, 3), 7)]
     assert not gate.delays.holds
 
 
 async def test_a_gate_that_is_not_strict_gives_entries_up_to_one_tick_early() -> None:
     gate = Gate(strict=False)
-    assert gate.read(0, 1000, 1001, 3000) == [(1, 0), (1, 1)]
-    gate.now_ms += 1
-    assert gate.delays.due(10) == [((1, 2), 7)]
+    assert gate.read(0, 1000, 1001, 2000, 3000) == [(1, 0), (1, 1)]
+    gate.now_ms += 1000
+    assert gate.delays.due(10) == [], "a wake before the timer finds nothing, though a tick is not left"
+    gate.passes(1)
+    assert gate.delays.due(10) == [((1, 2), 7), ((1, 3), 7)]
     gate.now_ms += 1998
     assert gate.delays.due(10) == []
-    gate.now_ms += 1
-    assert gate.delays.due(10) == [((1, 3), 7)]
+    gate.passes(1)
+    assert gate.delays.due(10) == [((1, 4), 7)]
+
+
+async def test_an_entry_that_waits_is_timed_again_when_the_policy_is_on_again() -> None:
+    gate = Gate(strict=False)
+    gate.read(10_000, 20_000)
+    active = gate.host.policies.delayed_delivery
+    gate.host.policies.delayed_delivery = DelayedDelivery(False, 1000, 0)
+    assert gate.delays.due(1) == [((1, 0), 7)]
+    gate.host.policies.delayed_delivery = active
+    assert gate.delays.due(1) == []
+    assert gate.delays._timer is not None
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -90,7 +111,7 @@ async def test_acknowledged_entries_are_dropped_when_their_time_comes() -> None:
     gate = Gate(strict=True)
     gate.read(*[10] * 20)
     gate.acknowledged.update((1, number) for number in range(19))
-    gate.now_ms += 10
+    gate.passes(10)
     assert gate.delays.due(3) == [((1, 19), 7)]
     assert gate.delays.held == 0
 

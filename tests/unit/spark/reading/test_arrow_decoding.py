@@ -234,3 +234,8 @@ def test_encrypted_and_chunked_messages_are_refused() -> None:
         decode({(1, 1): build_entry(metadata(encryption_keys=[EncryptionKeys(key="k", value=b"v")]), b"x")})
     with pytest.raises(NotAllowedError, match="chunked"):
         decode({(1, 1): build_entry(metadata(num_chunks_from_msg=2, chunk_id=0, uuid="u"), b"x")})
+
+
+def test_markers_of_transactions_are_no_rows() -> None:
+    entries = {(1, 0): build_entry(metadata(marker_type=21), b""), (1, 1): build_entry(metadata(), b"x")}
+    assert [row["value"] for row in decode(entries)] == [b"x"]
