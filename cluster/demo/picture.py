@@ -1,4 +1,4 @@
-"""The demo's picture: publish rate over time with the kill marked, and the mean delay of each carrier.
+"""The demo's picture: what came of the run, publish and consume rates over time, and the mean delay of each carrier.
 
 As a PNG, and as text of the same content for a terminal.
 """
@@ -18,10 +18,20 @@ BAR_WIDTH = 48
 
 
 class Published(NamedTuple):
-    """How many messages had their receipts `seconds` after the beginning."""
+    """How many messages had their receipts, or had arrived, `seconds` after the beginning."""
 
     seconds: float
     messages: int
+
+
+class Drawn(NamedTuple):
+    """What the picture shows. `killed_s` counts like `published`; the consumers have a clock of their own."""
+
+    statement: str
+    published: Sequence[Published]
+    consumed: Sequence[Published]
+    killed_s: float | None
+    delays: Sequence[tuple[str, float]]
 
 
 def rates(samples: Sequence[Published], bin_s: float = BIN_S) -> list[float]:
@@ -62,8 +72,8 @@ def text(samples: Sequence[Published], killed_s: float | None, delays: Sequence[
     return "\n".join(lines)
 
 
-def draw(path: Path, samples: Sequence[Published], killed_s: float | None, delays: Sequence[tuple[str, float]]) -> None:
-    """Write both charts to `path` as a PNG. Raises ClusterError without matplotlib, OSError."""
+def draw(path: Path, run: Drawn) -> None:
+    """Write the charts to `path` as a PNG. Raises ClusterError without matplotlib, OSError."""
     try:
         import matplotlib
     except ImportError as error:
@@ -71,16 +81,24 @@ def draw(path: Path, samples: Sequence[Published], killed_s: float | None, delay
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (upper, lower) = pyplot.subplots(2, 1, figsize=(9, 7), layout="constrained")
-    found = rates(samples)
-    upper.plot([(index + 0.5) * BIN_S for index in range(len(found))], found, drawstyle="steps-mid")
-    if killed_s is not None:
-        upper.axvline(killed_s, color="tab:red", linestyle="--")
-        upper.annotate(" a broker is killed", (killed_s, max(found, default=0.0)), color="tab:red", va="top")
-    upper.set_ylim(bottom=0)
-    upper.set_xlabel("seconds")
-    upper.set_ylabel("messages published per second")
-    lower.bar([carrier for carrier, _ in delays], [delay for _, delay in delays])
-    lower.set_ylabel("mean departure delay, minutes")
+    figure, (upper, middle, lower) = pyplot.subplots(3, 1, figsize=(9, 10), layout="constrained")
+    figure.suptitle(run.statement)
+    for axes, samples, title in (
+        (upper, run.published, "Publishing, from Ray tasks"),
+        (middle, run.consumed, "Consuming from a Shared subscription, in Ray tasks"),
+    ):
+        found = rates(samples)
+        axes.plot([(index + 0.5) * BIN_S for index in range(len(found))], found, drawstyle="steps-mid")
+        axes.set_ylim(bottom=0)
+        axes.set_title(title)
+        axes.set_xlabel("time, s")
+        axes.set_ylabel("messages per second")
+    if run.killed_s is not None:
+        upper.axvline(run.killed_s, color="tab:red", linestyle="--")
+        upper.annotate(" a broker is killed", (run.killed_s, 0), color="tab:red", va="bottom")
+    lower.bar([carrier for carrier, _ in run.delays], [delay for _, delay in run.delays])
+    lower.set_title("Mean departure delay of each carrier" + ("" if run.delays else ": the Spark step did not run"))
+    lower.set_xlabel("carrier")
+    lower.set_ylabel("minutes")
     figure.savefig(path, dpi=120)  # pyright: ignore[reportUnknownMemberType] (matplotlib types it in part)
     pyplot.close(figure)

@@ -52,7 +52,7 @@ from ..ray_cluster import RayCluster, find_on_ray, start_on_ray
 from . import picture
 from . import tasks as demo_tasks
 from .flights import FLIGHTS, FlightIdentity, flights
-from .picture import Published
+from .picture import Drawn, Published
 from .quiet import quiet
 
 if TYPE_CHECKING:
@@ -83,6 +83,9 @@ class DemoOutcome:
     console: Console
     steps: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])  # step, figure, rate
     published: list[Published] = field(default_factory=list[Published])
+    consumed: list[Published] = field(default_factory=list[Published])
+    lost: int | None = None
+    """Messages with a receipt that did not reach the consumers; None until they have been counted."""
     killed_s: float | None = None
     wrong: list[str] = field(default_factory=list[str])
     delays: list[tuple[str, float, float]] = field(
@@ -246,6 +249,8 @@ def _consume(topic: str, expected: "Counter[FlightIdentity]", shown: Progress, o
     while pending:
         pending = wait_for(pending, POLL_S)
         done, _ = ask(progress.totals.remote())
+        if not seconds:
+            outcome.consumed.append(Published(_since(begin), min(done, FLIGHTS)))
         if done >= FLIGHTS and not seconds:
             seconds = time.perf_counter() - begin
         _update(shown, bar, done)
@@ -253,6 +258,7 @@ def _consume(topic: str, expected: "Counter[FlightIdentity]", shown: Progress, o
     for seen in ask(running):
         arrived.update(seen)
     repeats = _compare(expected, arrived, "the consumers", outcome)
+    outcome.lost = (expected - arrived).total()
     note = f"{len(arrived):,} messages, {repeats:,} repeats"
     outcome.step(f"consume, Shared, {CONSUMERS} Ray tasks", note, _rate(len(arrived), seconds))
 
@@ -360,6 +366,13 @@ def _rate(count: int, seconds: float) -> str:
     return f"{count / seconds:,.0f}/s" if seconds else ""
 
 
+def _statement(outcome: DemoOutcome) -> str:
+    """What the run shows, for the head of the picture."""
+    killed = ", one broker killed half-way" if outcome.killed_s is not None else ""
+    lost = "the run did not end" if outcome.lost is None else f"{outcome.lost:,} lost"
+    return f"{FLIGHTS:,} flights through Magnetar{killed}: {lost}"
+
+
 def _show(outcome: DemoOutcome, image: Path) -> None:
     console = outcome.console
     steps = Table(title=f"{FLIGHTS:,} flights", title_justify="left")
@@ -378,7 +391,8 @@ def _show(outcome: DemoOutcome, image: Path) -> None:
     by_carrier = [(carrier, ours) for carrier, ours, _ in outcome.delays]
     console.print(picture.text(outcome.published, outcome.killed_s, by_carrier), highlight=False, soft_wrap=True)
     try:
-        picture.draw(image, outcome.published, outcome.killed_s, by_carrier)
+        run = Drawn(_statement(outcome), outcome.published, outcome.consumed, outcome.killed_s, by_carrier)
+        picture.draw(image, run)
         console.print(f"the picture is {image}", highlight=False)
     except (ClusterError, OSError) as error:
         console.print(f"[yellow]no picture:[/yellow] {error}", highlight=False)

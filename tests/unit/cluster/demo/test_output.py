@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.cluster.demo.picture import Published, draw, rates, text
+from magnetar.cluster.demo.picture import Drawn, Published, draw, rates, text
 from magnetar.cluster.demo.quiet import quiet
 
 STEADY = [Published(number * 0.1, number * 100) for number in range(1, 21)]
@@ -46,7 +46,7 @@ def test_nothing_measured_still_gives_a_text() -> None:
 
 
 def test_the_picture_is_a_png(tmp_path: Path) -> None:
-    draw(tmp_path / "demo.png", STEADY, 1.0, DELAYS)
+    draw(tmp_path / "demo.png", Drawn("2,000 flights: 0 lost", STEADY, STEADY, 1.0, DELAYS))
     assert (tmp_path / "demo.png").read_bytes().startswith(b"\x89PNG")
 
 
