@@ -2,6 +2,7 @@
 
 from .arguments import FORCE, NAMESPACE, TENANT, Argument, ArgumentPlace, choice, option
 from .command import ArgumentValues, Command
+from .deleting import OF_NAMESPACE, OF_NAMESPACE_BACKLOG, asking
 from .paths import NAMESPACE_PATH
 from .session import AdminSession
 
@@ -16,7 +17,7 @@ _MODE = option(
 _REPLICATION_PATH = f"{NAMESPACE_PATH}/replication"
 _CLEAR_PATH = f"{NAMESPACE_PATH}/clearBacklog"
 _CLEAR_ONE_PATH = _CLEAR_PATH + "/{subscription_name}"
-_UNASKED = option("force", "-f --force", "Accepted: it never asks back.", ArgumentPlace.NOWHERE, switch=True)
+_UNASKED = option("force", "-f --force", "Do not ask.", ArgumentPlace.NOWHERE, switch=True)
 
 
 def _clear(session: AdminSession, command: Command, values: ArgumentValues) -> object:
@@ -31,26 +32,36 @@ NAMESPACES = (
     ),
     Command("namespaces", "policies", "Show a namespace's policies.", "GET", NAMESPACE_PATH, (NAMESPACE,)),
     Command("namespaces", "create", "Create a namespace.", "PUT", NAMESPACE_PATH, (NAMESPACE,)),
-    Command("namespaces", "delete", "Delete a namespace.", "DELETE", NAMESPACE_PATH, (NAMESPACE, FORCE)),
+    asking(
+        Command("namespaces", "delete", "Delete a namespace.", "DELETE", NAMESPACE_PATH, (NAMESPACE, FORCE)),
+        OF_NAMESPACE,
+    ),
     Command("namespaces", "unload", "Move all topics elsewhere.", "PUT", f"{NAMESPACE_PATH}/unload", (NAMESPACE,)),
     Command("namespaces", "bundles", "Show its bundles.", "GET", f"{NAMESPACE_PATH}/bundles", (NAMESPACE,)),
-    Command(
-        "namespaces",
-        "clear-backlog",
-        "Acknowledge all messages of all topics, at one subscription or at all.",
-        "POST",
-        _CLEAR_PATH,
-        (NAMESPACE, option("subscription_name", "-s --sub", "Only at this one.", ArgumentPlace.PATH), _UNASKED),
-        run=_clear,
-        routes=(("POST", _CLEAR_PATH), ("POST", _CLEAR_ONE_PATH)),
+    asking(
+        Command(
+            "namespaces",
+            "clear-backlog",
+            "Acknowledge all messages of all topics, at one subscription or at all.",
+            "POST",
+            _CLEAR_PATH,
+            (NAMESPACE, option("subscription_name", "-s --sub", "Only at this one.", ArgumentPlace.PATH), _UNASKED),
+            run=_clear,
+            routes=(("POST", _CLEAR_PATH), ("POST", _CLEAR_ONE_PATH)),
+        ),
+        OF_NAMESPACE_BACKLOG,
+        "cleared",
     ),
-    Command(
-        "namespaces",
-        "unsubscribe",
-        "Delete a subscription of all topics.",
-        "POST",
-        NAMESPACE_PATH + "/unsubscribe/{subscription_name}",
-        (NAMESPACE, Argument("subscription_name", "The subscription.", ("-s", "--sub"))),
+    asking(
+        Command(
+            "namespaces",
+            "unsubscribe",
+            "Delete a subscription of all topics.",
+            "POST",
+            NAMESPACE_PATH + "/unsubscribe/{subscription_name}",
+            (NAMESPACE, Argument("subscription_name", "The subscription.", ("-s", "--sub"))),
+        ),
+        OF_NAMESPACE_BACKLOG,
     ),
     Command("namespaces", "get-clusters", "List its clusters.", "GET", _REPLICATION_PATH, (NAMESPACE,)),
     Command(

@@ -18,6 +18,7 @@ from .arguments import (
     whole,
 )
 from .command import ArgumentValues, Command
+from .deleting import OF_SUBSCRIPTION, asking
 from .messages import peeked
 from .paths import SUBSCRIPTION_PATH, TOPIC_PATH
 from .session import AdminSession
@@ -61,8 +62,11 @@ _TABLE = (
             ),
         ),
     ),
-    Command(
-        "topics", "unsubscribe", "Delete a subscription.", "DELETE", SUBSCRIPTION_PATH, (TOPIC, SUBSCRIPTION, FORCE)
+    asking(
+        Command(
+            "topics", "unsubscribe", "Delete a subscription.", "DELETE", SUBSCRIPTION_PATH, (TOPIC, SUBSCRIPTION, FORCE)
+        ),
+        OF_SUBSCRIPTION,
     ),
     Command(
         "topics",

@@ -17,6 +17,7 @@ from .arguments import (
     whole,
 )
 from .command import ArgumentValues, Command
+from .deleting import OF_PARTITIONED_TOPIC, OF_TOPIC, asking
 from .messages import message_at
 from .output import Table
 from .paths import TOPIC_PATH
@@ -112,11 +113,14 @@ TOPICS = (
         run=_of_both_domains,
     ),
     _topic("create", "Create a topic without partitions.", "PUT", "", _PROPERTIES),
-    _topic("delete", "Delete a topic without partitions.", "DELETE", "", FORCE),
+    asking(_topic("delete", "Delete a topic without partitions.", "DELETE", "", FORCE), OF_TOPIC),
     _topic("create-partitioned-topic", "Create a partitioned topic.", "PUT", "/partitions", _PARTITIONS),
     _topic("update-partitioned-topic", "Add partitions to a topic.", "POST", "/partitions", _PARTITIONS),
     _topic("get-partitioned-topic-metadata", "Show how many partitions a topic has.", "GET", "/partitions"),
-    _topic("delete-partitioned-topic", "Delete a topic and its partitions.", "DELETE", "/partitions", FORCE),
+    asking(
+        _topic("delete-partitioned-topic", "Delete a topic and its partitions.", "DELETE", "/partitions", FORCE),
+        OF_PARTITIONED_TOPIC,
+    ),
     _topic("stats", "Show rates, backlogs, producers and subscriptions.", "GET", "/stats", table=_STATS),
     _topic(
         "partitioned-stats",

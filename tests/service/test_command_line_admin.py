@@ -1,6 +1,10 @@
 """`magnetar admin` against a cluster: each noun's commands do what they say."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,13 +61,67 @@ def test_odd_names_reach_the_broker_as_they_are(magnetar: CommandLine, name: str
     magnetar.admin("subscriptions", "create", name, "-s", f"{name}/")
     assert magnetar.admin("subscriptions", "list", name) == [f"{name}/"]
     magnetar.admin("topics", "skip", "-n", "1", "-s", f"{name}/", name)
-    magnetar.admin("namespaces", "unsubscribe", "public/default", "-s", f"{name}/")
+    magnetar.admin("namespaces", "unsubscribe", "public/default", "-s", f"{name}/", "--yes")
     assert magnetar.admin("subscriptions", "list", name) == []
     magnetar.admin("namespaces", "set-property", "public/default", "-k", f"{name}/", "-v", name)
     assert magnetar("admin", "namespaces", "get-property", "public/default", "-k", f"{name}/").strip() == name
     magnetar.admin("namespaces", "clear-properties", "public/default")
     magnetar.admin("topics", "delete", name)
     assert magnetar.admin("topics", "list", "public/default") == []
+
+
+def test_what_holds_something_is_deleted_with_yes_only_where_nobody_can_answer(magnetar: CommandLine) -> None:
+    magnetar.admin("subscriptions", "create", "held", "-s", "s")
+    magnetar.admin("subscriptions", "create", "held", "-s", "t")
+    magnetar("produce", "held", "-m", "a,b,c", "-db")
+    lost = "takes away what is there (subscriptions: 2, entries of backlog: 6, stored bytes: "
+    said = magnetar.fails("admin", "topics", "delete", "held")
+    assert lost in said and said.endswith("pass --yes to do it without a question")
+    said = magnetar.fails("admin", "subscriptions", "delete", "held", "-s", "s")
+    assert "subscriptions delete takes away what is there (entries of backlog: 3): pass --yes" in said
+    assert magnetar.admin("subscriptions", "list", "held") == ["s", "t"]
+    gone = magnetar.admin("topics", "unsubscribe", "held", "-s", "s", "--yes")
+    assert gone == {"deleted": "s of persistent://public/default/held", "entries of backlog": 3}
+    gone = magnetar.admin("topics", "delete", "held", "--force")
+    stored = gone.pop("stored bytes")
+    assert stored > 0
+    assert gone == {"deleted": "persistent://public/default/held", "subscriptions": 1, "entries of backlog": 3}
+    assert magnetar.fails("admin", "topics", "delete", "held").endswith("(404 Not Found)")
+
+    magnetar.admin("topics", "create-partitioned-topic", "-p", "2", "held")
+    magnetar.admin("subscriptions", "create", "held", "-s", "s")
+    assert "(subscriptions: 1)" in magnetar.fails("admin", "topics", "delete-partitioned-topic", "held")
+    assert "(backlogs of topics: 2)" in magnetar.fails("admin", "namespaces", "clear-backlog", "public/default")
+    gone = magnetar.admin("namespaces", "clear-backlog", "public/default", "--force")
+    assert gone == {"cleared": "public/default", "backlogs of topics": 2}
+    assert "deleted" in magnetar("admin", "topics", "delete-partitioned-topic", "held", "-y")
+    assert magnetar.admin("topics", "list", "public/default") == []
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", ["s"]), ("y", None)])
+def test_in_a_terminal_a_deletion_asks(magnetar: CommandLine, answer: str, left: list[str] | None) -> None:
+    magnetar.admin("subscriptions", "create", f"asked-{answer}", "-s", "s")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-P", "-m", "magnetar.cluster.command_line", "admin", "topics", "delete"]
+    with subprocess.Popen(
+        [*command, f"asked-{answer}"],
+        env={**os.environ, **magnetar.environment},
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        said = b""
+        while b"Go on?" not in said:
+            said += os.read(ours, 1000)
+        os.write(ours, f"{answer}\n".encode())
+        printed = process.communicate(timeout=60)[0].decode()
+    os.close(ours)
+    assert b"topics delete takes away what is there (subscriptions: 1)" in said
+    assert (process.returncode == 0, "deleted" in printed) == (left is None, left is None)
+    if left is not None:
+        assert magnetar.admin("subscriptions", "list", f"asked-{answer}") == left
+        magnetar.admin("topics", "delete", f"asked-{answer}", "--yes")
 
 
 def test_messages_of_a_topic_are_looked_at_and_its_subscriptions_moved(magnetar: CommandLine) -> None:
@@ -192,8 +250,8 @@ def test_the_whole_of_a_namespace_is_cleared_and_the_cluster_described(magnetar:
     assert magnetar.admin("topics", "get-backlog-size", "public/whole/a", "-m", f"{last['ledgerId']}:0") > 0
     magnetar.admin("namespaces", "clear-backlog", "public/whole", "-s", "s", "-f")
     assert magnetar.admin("topics", "stats", "public/whole/b")["subscriptions"]["s"]["msgBacklog"] == 0
-    magnetar.admin("namespaces", "clear-backlog", "public/whole")
-    magnetar.admin("namespaces", "unsubscribe", "public/whole", "-s", "s")
+    magnetar.admin("namespaces", "clear-backlog", "public/whole", "--yes")
+    magnetar.admin("namespaces", "unsubscribe", "public/whole", "-s", "s", "--yes")
     assert magnetar.admin("subscriptions", "list", "public/whole/a") == []
     (cluster,) = magnetar.admin("clusters", "list")
     assert magnetar.admin("namespaces", "get-clusters", "public/whole") == [cluster]
