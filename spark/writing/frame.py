@@ -82,8 +82,9 @@ def write_topic(
     for one in written:
         if one.foreign is not None:
             raise InvalidConfiguration(
-                f"{topic} has more rows of the producer {one.foreign} than this frame: another result was written "
-                f"under the name {producer_name}, or with another num_partitions. Choose another producer_name"
+                f"{topic} has other rows of the producer {one.foreign} than this frame: another result was written "
+                f"under the name {producer_name}, or with another num_partitions, or the topic had fewer partitions "
+                "then. Choose another producer_name"
             )
     for one in written:
         if one.unjudged is not None:

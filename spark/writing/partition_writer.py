@@ -3,10 +3,12 @@
 With a producer name each row is stored once, however often Spark makes the same attempt. The broker's deduplication
 remembers how far each producer got, and the writer asks it:
 
-- Each of Spark's partitions has its own producer name, `<name>-<number of the partition>`. A row's sequence id is its
+- Each of Spark's partitions has its own producer name, `<name>-<number of the partition>`. A row's sequence id has its
   number in that partition. So the same row has the same name and sequence id in each attempt.
-- A row's partition of the topic depends on the row alone: on its key, or on its number. The writer has one producer for
-  each partition of the topic, and asks it for the last sequence id that is stored there. Rows up to that are skipped.
+- A row's partition of the topic depends on its key, or on its number, and on how many partitions the topic has. The
+  writer has one producer for each of them, and asks it for the last sequence id that is stored there. Rows up to that
+  are skipped. The sequence id has the number of partitions, too. So a writer notices before its first row that the
+  topic has grown since an earlier attempt. It then stores nothing, because rows now belong to other partitions.
 - A topic's partition has no gap: with `stop_on_failure` no row is stored behind one that failed. So everything up to
   the last sequence id is stored.
 - There may be two attempts at once, and an executor that died may still count as connected. The broker admits one
@@ -15,7 +17,8 @@ remembers how far each producer got, and the writer asks it:
 
 Deduplication may be off, and the broker does not say so. Therefore the writer asks for the last sequence id again at
 the end. A producer whose messages the broker has not counted is `unjudged`. A producer with a higher
-sequence id than there are rows is `foreign`: other rows were written under that name.
+sequence id than there are rows is `foreign`: other rows were written under that name. So is one that wrote to another
+number of partitions.
 """
 
 import asyncio
@@ -39,6 +42,8 @@ PENDING_MAX = 5_000
 SEND_TIMEOUT_MS = 120_000
 """Longer than a fail-over. Then the attempt fails, and Spark makes another one."""
 OPERATION_TIMEOUT_S = 60
+ROW_BITS = 40
+"""Of a sequence id: the number of the row. Above it stands the number of the topic's partitions."""
 BUSY_INITIAL_S = 0.1
 BUSY_MAX_S = 2.0
 BUSY_LIMIT_S = 120.0
@@ -85,6 +90,12 @@ def write_rows(plan: WritePlan, number: int, rows: Iterable[OutgoingRow]) -> Wri
     """
     with closing(Client(plan.service_url, operation_timeout_seconds=OPERATION_TIMEOUT_S)) as client:
         writers = [_TopicPartition(client, plan, topic, number) for topic in plan.partitions]
+        if plan.producer_name is not None:
+            for writer in writers:
+                writer.open()
+            foreign = next((writer.name for writer in writers if writer.foreign), None)
+            if foreign is not None:
+                return Written(0, 0, None, foreign)
         for row_number, row in enumerate(rows):
             writers[route(row.key, row_number, len(writers))].write(row_number, row)
         for writer in writers:
@@ -103,7 +114,7 @@ def route(key: str | None, row_number: int, partitions: int) -> int:
 
 
 class _TopicPartition:
-    """The producer of one partition of the topic. It is made with the first row that goes there."""
+    """The producer of one partition of the topic. Without a name it is made with the first row that goes there."""
 
     def __init__(self, client: Client, plan: WritePlan, topic: str, number: int) -> None:
         self.stored = self.skipped = 0
@@ -114,9 +125,13 @@ class _TopicPartition:
         self._topic = topic
         self._producer: Producer | None = None
         self._known = -1
-        """The last sequence id that is stored."""
+        """The last row that is stored."""
         self._last = -1
         """The highest number of a row that belongs here."""
+
+    def open(self) -> None:
+        """Ask for what is stored, before the first row."""
+        self._producer = self._open()
 
     def write(self, row_number: int, row: OutgoingRow) -> None:
         """Queue a row, unless it is stored."""
@@ -133,7 +148,7 @@ class _TopicPartition:
             properties=row.properties,
             partition_key=row.key,
             event_timestamp=row.event_ms,
-            sequence_id=None if self.name is None else row_number,
+            sequence_id=None if self.name is None else (len(self._plan.partitions) << ROW_BITS) + row_number,
         )
 
     def finish(self) -> None:
@@ -145,7 +160,7 @@ class _TopicPartition:
             return
         self._open().close()
         self.unjudged = self._known < self._last
-        self.foreign = self._known > self._last
+        self.foreign = self.foreign or self._known > self._last
 
     def _open(self) -> Producer:
         """A connected producer. Raises ProducerBusy if another one keeps the name."""
@@ -165,8 +180,9 @@ class _TopicPartition:
 
         backoff = LimitedBackoff(SystemChance(), BUSY_INITIAL_S, BUSY_MAX_S, BUSY_LIMIT_S)
         producer = asyncio.run(retry.limited(backoff, attempt, retriable=_is_busy, on_retry=retry.silently))
-        if self.name is not None:
-            self._known = producer.last_sequence_id()
+        if self.name is not None and producer.last_sequence_id() >= 0:
+            partitions, self._known = divmod(producer.last_sequence_id(), 1 << ROW_BITS)
+            self.foreign = partitions != len(self._plan.partitions)
         return producer
 
 

@@ -105,6 +105,28 @@ def test_another_result_under_the_same_name_is_told(cluster: EmbeddedCluster, pa
     assert (outcome.rows, outcome.known, outcome.foreign) == (0, 10, "job-0")
 
 
+@pytest.mark.parametrize("count", [1, 3, 101])
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_topic_that_grew_since_the_last_attempt_gets_no_row_again(
+    cluster: EmbeddedCluster, topic: str, count: int, failed: bool
+) -> None:
+    """Rows belong to other partitions now, so that no broker would know them again."""
+    cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=1))
+    before = plan_of(cluster, [f"{topic}-partition-0"])
+    if failed:
+        with pytest.raises(OSError, match="the executor is gone"):
+            write_rows(before, 0, failing(rows(count)))
+        write_rows(before, 0, rows(count))
+    else:
+        assert write_rows(before, 0, rows(count)) == Written(count, 0, None, None)
+    for partitions in (2, 4):
+        cluster.run(cluster.coordinator_call("grow_topic", topic=topic, partitions=partitions))
+        grown = plan_of(cluster, [f"{topic}-partition-{index}" for index in range(partitions)])
+        assert write_rows(grown, 0, rows(count)) == Written(0, 0, None, "job-0")
+        assert [len(stored(cluster, one)) for one in grown.partitions] == [count, *[0] * (partitions - 1)]
+        assert write_rows(plan_of(cluster, grown.partitions, f"{partitions}"), 1, []) == Written(0, 0, None, None)
+
+
 def test_tasks_of_one_result_and_unnamed_ones_do_not_disturb_each_other(
     cluster: EmbeddedCluster, partitions: tuple[str, ...]
 ) -> None:
