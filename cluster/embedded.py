@@ -112,6 +112,8 @@ class _Services:
     async def close(self) -> None:
         """Close all: admin, brokers, bookies, coordinator, metadata."""
         await self._reconciler.close()
+        if self._coordinator is not None:
+            self._coordinator.cluster_stops()
         await self._supervisor.stop_all()
         if self._coordinator is not None:
             await self._coordinator.close()

@@ -68,7 +68,9 @@ def _lines(status: ClusterStatus) -> list[str]:
         lines.append(f"[yellow]missing    {', '.join(missing)}[/yellow]")
     full = [member["id"] for member in status["members"] if member["report"].get("disk", {}).get("full")]
     if full:
-        lines.append(f"[yellow]disk full  {', '.join(sorted(full))}: read-only until space is free[/yellow]")
+        lines.append(
+            f"[yellow]disk full  {', '.join(sorted(full))}: read-only until below diskUsageWarnThreshold[/yellow]"
+        )
     for process in status.get("processes", ()):
         if process["state"] != "running" and process["problem"]:
             lines.append(f"[yellow]problem    {process['node_id']}: {escape(process['problem'])}[/yellow]")

@@ -305,7 +305,7 @@ class BackupDamaged(ClusterError):
 class SparkUnavailable(MagnetarError):
     """Java, PySpark or RayDP is missing, or its version does not work.
 
-    What to do: Install what the message names: Java 11 to 21, or `magnetar[spark]`.
+    What to do: Install what the message names: Java 11 to 21, or the packages for Spark.
     """
 
 

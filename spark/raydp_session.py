@@ -134,13 +134,15 @@ def spark_configs(configs: Mapping[str, str]) -> dict[str, str]:
     return merged
 
 
+INSTALL = "pip install raydp==1.6.5 'pyspark>=3.5.5,<=3.5.7' pyarrow pandas numpy setuptools"
+"""What the extra `spark` installs, from a package index: Magnetar itself is on none."""
+
+
 def check_available() -> None:
     """Raise SparkUnavailable, with what to install, unless Spark can be started here."""
     missing = [name for name in ("pyspark", "raydp", "pyarrow", "pandas") if find_spec(name) is None]
     if missing:
-        raise SparkUnavailable(
-            f"{' and '.join(missing)} is not installed: run pip install 'magnetar[spark]'", missing=missing
-        )
+        raise SparkUnavailable(f"{' and '.join(missing)} is not installed: run `{INSTALL}`", missing=missing)
     import pyspark
 
     if version_numbers(pyspark.__version__) > PYSPARK_VERSION_MAX:

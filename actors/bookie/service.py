@@ -20,7 +20,7 @@ from typing import ClassVar, Protocol
 
 from ...protocol.bookie_wire import BookieOp, decode_read
 from ...protocol.cluster_status import BookieFigures, MemberData, MemberReport, ScrubReport
-from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, ProtocolError
+from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, ProtocolError, StorageFailed
 from ...protocol.names import ROLE_BOOKIE, ROLE_READER
 from ...runtime.environment import Environment
 from ...runtime.files import DiskUsage, FileLock
@@ -355,6 +355,8 @@ class BookieService(RpcService):
             was_full = self.store.disk_full
             try:
                 self._usage = await self.store.check_disk()
+            except StorageFailed:
+                return  # the bookie has stopped, and said why
             except OSError as error:
                 logger.warning("bookie %s cannot read its disk usage: %s", self.identity.node_id, error)
                 continue

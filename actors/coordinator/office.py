@@ -71,6 +71,8 @@ class Office:
         self.active = True
         self.env = env
         self.settings = settings
+        self.stopping = False
+        """Whether the whole cluster is being stopped: members leave one after the other."""
         self.store = store
         self.ledger_ids = ledger_ids
         self.identity = Identity(cluster_id, ROLE_COORDINATOR, COORDINATOR_ID, str(store.epoch))

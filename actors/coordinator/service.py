@@ -151,6 +151,11 @@ class CoordinatorService(RpcService):
         handlers = handlers_of(sessions, owners, topics, namespaces, status, desired, loads, metadata)
         return _Active(office, sessions, status, desired, balancer, server, handlers, Tasks())
 
+    def cluster_stops(self) -> None:
+        """The whole cluster is about to be stopped in good order: that members leave is nothing to warn of."""
+        if self._active is not None:
+            self._active.office.stopping = True
+
     async def close(self) -> None:
         """Leave office: every connection ends. The metadata store stays open."""
         self._ended.set()

@@ -174,7 +174,9 @@ class SessionMethods:
             self._ended(session, why)
 
     def _ended(self, session: Session, why: str) -> None:
-        logger.warning("%s (incarnation %s) lost its session: %s", session.node_id, session.incarnation, why)
+        # An operator must not take an orderly end for a fault.
+        level = logging.INFO if self._office.stopping else logging.WARNING
+        logger.log(level, "%s (incarnation %s) lost its session: %s", session.node_id, session.incarnation, why)
         self._forget(session)
         session.connection.close()
         if session.role == ROLE_BROKER:

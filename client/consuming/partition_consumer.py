@@ -49,6 +49,7 @@ from ...protocol.pulsar_pb2 import (
     MessageMetadata,
 )
 from ...protocol.topics import TopicName
+from ...runtime.repeated_warnings import RepeatedWarnings
 from ..core.configuration import ConsumerConfiguration, ConsumerType, InitialPosition
 from ..core.connection import ClientConnection, ConsumerEndpoint
 from ..core.context import Core
@@ -134,6 +135,8 @@ class PartitionConsumer:
         self._missing = False
         """Whether the topic did not exist at an attempt since the last SUBSCRIBE: it can only be a new one then."""
         self._ready_waiters: deque[asyncio.Future[None]] = deque()
+        self._discards = RepeatedWarnings(logger, core.loop.time)
+        """Of entries that cannot be decrypted: there may be one for every message."""
 
     # ---- Life ----
 
@@ -170,6 +173,7 @@ class PartitionConsumer:
             return
         self.acks.close()
         self._chunks.clear()
+        self._discards.flush(f"entries of {self.topic.full} were discarded")
         self.registration.end(RegistrationState.CLOSED, AlreadyClosed("the consumer is closed: subscribe again"))
         self._wake_waiters()
         connection = self.registration.let_go()
@@ -428,7 +432,7 @@ class PartitionConsumer:
         try:
             messages = entry.open(self._core.configuration.decompressed_size_max_bytes)
         except Discarded as error:
-            logger.warning("entry %s of %s is discarded: %s", entry.position, self.topic.full, error)
+            self._discards.note(f"entry {entry.position} of {self.topic.full} is discarded: {error}")
             self.acks.acknowledge(MessageId(self.partition, *entry.position))
             return []
         except Exception as error:  # of any kind: an undecodable entry must not count as delivered

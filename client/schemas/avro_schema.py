@@ -119,7 +119,7 @@ def fastavro() -> ModuleType:
     try:
         import fastavro
     except ImportError:
-        raise OperationNotSupported('Avro needs fastavro: install "magnetar[avro]"') from None
+        raise OperationNotSupported("Avro needs fastavro: run `pip install fastavro`") from None
     return fastavro
 
 

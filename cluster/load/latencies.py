@@ -97,7 +97,7 @@ def _histogram() -> Histogram:
     try:
         from hdrh.histogram import HdrHistogram  # pyright: ignore[reportMissingTypeStubs]
     except ImportError as error:
-        raise ClusterError("magnetar perf needs hdrhistogram: pip install 'magnetar[perf]'") from error
+        raise ClusterError("magnetar perf needs hdrhistogram: run `pip install hdrhistogram`") from error
     return cast("Callable[[int, int, int], Histogram]", HdrHistogram)(1, LATENCY_MAX_US, SIGNIFICANT_DIGITS)
 
 

@@ -15,7 +15,7 @@ def check_plotting() -> None:
     try:
         import matplotlib
     except ImportError as error:
-        raise ClusterError("--plot-file needs matplotlib: pip install 'magnetar[perf]'") from error
+        raise ClusterError("--plot-file needs matplotlib: run `pip install matplotlib`") from error
     matplotlib.use("Agg")
 
 

@@ -438,8 +438,17 @@ class BookieStore:
         return self._disk_full
 
     async def check_disk(self) -> DiskUsage:
-        """Look at the disk and become read-only or writable accordingly. Raises OSError."""
-        usage = await self._env.offload.run(self._env.files.disk_usage, self.entries.directory)
+        """Look at the disk and become read-only or writable accordingly. Raises OSError.
+
+        A directory that is gone is fatal, with StorageFailed: the files that are still open would be lost with the
+        process, after the bookie has said that entries are stored.
+        """
+        try:
+            usage = await self._env.offload.run(self._env.files.disk_usage, self.entries.directory)
+        except FileNotFoundError:
+            lost = StorageFailed(f"its directory {self.entries.directory} was deleted while the bookie ran")
+            self._fail(lost)
+            raise lost from None
         used = usage.used_fraction
         if used >= self._settings.disk_usage_full:
             self._became_full()
@@ -456,7 +465,11 @@ class BookieStore:
 
     def _became_full(self) -> None:
         if not self._disk_full:
-            logger.error("%s: the disk is full, so this bookie is read-only", self.entries.directory)
+            logger.error(
+                "%s: the disk is full, so this bookie is read-only until less than %.0f%% of it is used",
+                self.entries.directory,
+                self._settings.disk_usage_warn * 100,
+            )
             self._disk_full = True
             self.writable = False
             self.on_change()

@@ -377,4 +377,6 @@ class BookieClient:
 def _why_not_writable(info: BookieInfo) -> str:
     if info.draining:
         return "is being drained"
-    return "is in limbo: it may have lost data" if info.limbo else "is read-only: its disk is full"
+    if info.limbo:
+        return "is in limbo: it may have lost data"
+    return "is read-only: its disk is full, and stays so until less than diskUsageWarnThreshold of it is used"

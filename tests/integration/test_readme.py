@@ -1,6 +1,8 @@
 """The examples of README.md, executed as they stand there (only addresses are put in)."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,4 +64,10 @@ def test_into_spark(greetings: RayCluster, capfd: pytest.CaptureFixture[str]) ->
 
 
 def test_in_one_process(tmp_path: Path) -> None:
-    run(example("embedded"), directory=tmp_path)
+    """Exactly as printed, in an empty directory, with a clean end."""
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", example("embedded")],
+        cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["magnetar-data"]

@@ -1,6 +1,8 @@
 """A whole cluster in this process: what it keeps over a restart, what it refuses, what it says about itself."""
 
 import json
+import logging
+import shutil
 import socket
 import threading
 import time
@@ -206,3 +208,23 @@ def test_settings_stay_from_one_start_to_the_next(tmp_path: Path, caplog: pytest
         found = running_settings(cluster)
         assert (found["maxMessageSize"], found["clusterName"]) == ("2097152", "west")
     assert "setting maxMessageSize: 1048576 -> 2097152" in caplog.text
+
+
+def test_a_clean_stop_warns_of_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with start(tmp_path) as cluster, cluster.client() as client:
+        client.create_producer("notes").send(b"x")
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_bookie_whose_directory_is_deleted_ends_with_the_reason(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with start(tmp_path, settings={"diskCheckInterval": 50}) as cluster:
+        shutil.rmtree(tmp_path / "bookie-1")
+        deadline = time.monotonic() + 60
+        while "was deleted while the bookie ran" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
+        states = {one["node_id"]: one["state"] for one in cluster.status()["processes"]}
+        assert states["bookie-2"] == states["bookie-3"] == "running"
+    assert f"its directory {tmp_path / 'bookie-1'} was deleted while the bookie ran" in caplog.text
+    assert "cannot read its disk usage" not in caplog.text
