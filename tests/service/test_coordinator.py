@@ -180,7 +180,7 @@ async def test_of_many_who_ask_for_evenness_one_moves_topics_at_a_time(monkeypat
         await asyncio.gather(*(rebalancer.rebalance() for _ in range(5)))
         assert most == 1
         await eventually(lambda: cluster.coordinator.office.placement.table.counts()["broker-1"] == SLOTS_DEFAULT // 2)
-        await eventually(lambda: len(one.owned()) + len(two.owned()) == 8 and two.owned())
+        await eventually(lambda: len(one.owned()) == len(two.owned()) == 4)
 
 
 async def test_a_client_learns_of_its_lost_session_by_itself() -> None:
@@ -224,7 +224,8 @@ async def test_a_joining_broker_gets_its_share_in_order() -> None:
         two = await cluster.broker(2)
         counts = cluster.coordinator.office.placement.table.counts
         await eventually(lambda: counts() == {"broker-1": SLOTS_DEFAULT // 2, "broker-2": SLOTS_DEFAULT // 2})
-        await eventually(lambda: len(one.owned()) + len(two.owned()) == 6)
+        # The members learn of it later than the table: until then the first broker believes that it owns all topics.
+        await eventually(lambda: len(one.owned()) == len(two.owned()) == 3)
         moved = {slot_of(TopicName.parse(topic), SLOTS_DEFAULT) for topic in two.owned()}
         assert sorted(one.rpc.released_slots) == sorted(moved)
 

@@ -56,6 +56,15 @@ def stored(cluster: EmbeddedCluster, topic: str, module: Any = magnetar) -> list
         client.close()
 
 
+def keep_all(cluster: EmbeddedCluster, topic: str) -> None:
+    """Make a durable subscription at the start of a topic: without one, a topic is trimmed each time it is loaded."""
+    client = magnetar.Client(cluster.service_url, operation_timeout_seconds=20)
+    try:
+        client.subscribe(topic, "all", initial_position=magnetar.InitialPosition.Earliest)
+    finally:
+        client.close()
+
+
 def numbers(cluster: EmbeddedCluster, partitions: Sequence[str], module: Any = magnetar) -> list[int]:
     """In the order of each partition, which must be that of the rows."""
     found: list[int] = []
@@ -172,6 +181,7 @@ def test_each_row_is_stored_once_while_brokers_end(tmp_path: Path, topic: str) -
     with EmbeddedCluster(tmp_path, brokers=2, deduplication_enabled=True) as cluster:
         cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=2))
         names = [f"{topic}-partition-{index}" for index in range(2)]
+        keep_all(cluster, topic)
         ended = 0
 
         def slowly() -> Iterator[OutgoingRow]:
