@@ -82,7 +82,7 @@ def draw(path: Path, run: Drawn) -> None:
     from matplotlib import pyplot
 
     figure, (upper, middle, lower) = pyplot.subplots(3, 1, figsize=(9, 10), layout="constrained")
-    figure.suptitle(run.statement)
+    figure.suptitle(run.statement)  # pyright: ignore[reportUnknownMemberType] (as below)
     for axes, samples, title in (
         (upper, run.published, "Publishing, from Ray tasks"),
         (middle, run.consumed, "Consuming from a Shared subscription, in Ray tasks"),
