@@ -26,6 +26,7 @@ from google.protobuf.message import Message
 from ...protocol.bounds import check_command
 from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
 from ...protocol.errors import (
+    FrameTooLarge,
     MagnetarError,
     NotAllowedError,
     ProtocolError,
@@ -132,8 +133,10 @@ class Pause(enum.Flag):
     WRITES = enum.auto()
 
 
-TLS_HANDSHAKE = b"\x16\x03"
-"""How a TLS connection begins: a record of the handshake, of TLS 1 or SSL 3. No frame of Pulsar's is so large."""
+TLS_HANDSHAKE = 0x1603
+"""The first two bytes of a TLS connection: a record of the handshake, of TLS 1 or SSL 3. As the beginning of a frame's
+size they announce more than any frame has.
+"""
 TLS_ALERT = bytes((21, 3, 1, 0, 2, 2, 40))
 """A record with a fatal alert, handshake_failure, as RFC 5246 and RFC 8446 have it."""
 
@@ -211,7 +214,7 @@ class ServerConnection(asyncio.Protocol):
             else:
                 self._take(frames)
         except Exception as error:
-            self._fail(error, data)
+            self._fail(error)
 
     def _take(self, frames: Iterable[Frame]) -> None:
         """Carry out what the client sent, up to the frame behind which somebody holds the connection."""
@@ -227,9 +230,9 @@ class ServerConnection(asyncio.Protocol):
             else:
                 self._handle(command)
 
-    def _fail(self, error: Exception, data: bytes = b"") -> None:
+    def _fail(self, error: Exception) -> None:
         """What the client sent cannot be carried out, or not even be decoded."""
-        if self.state is ServerConnectionState.NEW and data.startswith(TLS_HANDSHAKE):
+        if self.state is ServerConnectionState.NEW and _is_tls(error):
             self._refuse_tls()
         elif isinstance(error, ProtocolError):
             logger.warning("the connection of %s is closed: %s", self.remote_address, error)
@@ -562,6 +565,12 @@ _ANSWERS = frozenset({"success", "error"})
 def _error(request_id: int, error: BaseException, about: str = "") -> CommandError:
     text = f"{about}: {error}" if about else str(error)
     return CommandError(request_id=request_id, error=server_error_code(error), message=text)  # type: ignore[arg-type]
+
+
+def _is_tls(error: Exception) -> bool:
+    """Whether what a client began with is no frame, but a TLS handshake, which may come in pieces."""
+    size = error.details.get("size_bytes") if isinstance(error, FrameTooLarge) else None
+    return isinstance(size, int) and size >> 16 == TLS_HANDSHAKE
 
 
 def _nobody_sends(command: CommandSend, entry: bytes) -> None:
