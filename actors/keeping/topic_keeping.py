@@ -2,8 +2,8 @@
 
 Time to live: `message_ttl` seconds after it arrived a message counts as acknowledged at every subscription, also a
 delayed one. `storage.managed.publish_times` says whose clock decides. What has certainly arrived long enough ago is
-passed without reading it. Behind that, entries are read until one has not expired: each is read once, and then passed.
-A cursor never goes back. What is found holds also after another move of the cursor, since time only passes.
+passed without reading it. Behind that, entries of earlier owners are read until one has not expired: each once. A
+cursor never goes back. What is found holds also after another move of the cursor, since time only passes.
 
 Backlog quotas count the durable subscription that is furthest behind, and nothing while no subscription has a backlog.
 `destination_storage` bounds bytes, `message_age` the time since the oldest message arrived that is not acknowledged.
@@ -250,9 +250,9 @@ class TopicKeeping(TopicChecks):
         return passed
 
     def _may_have_arrived(self, place: Position, before_ms: int) -> bool:
-        """Whether an entry is there that may have arrived before a time."""
-        ledger = self._host.ledger
-        return place <= ledger.last_confirmed and ledger.arrivals.earliest_ms(place) < before_ms
+        """Whether an entry of an earlier owner is there that may have arrived before a time."""
+        arrivals = self._host.ledger.arrivals
+        return place <= arrivals.found_upto and arrivals.earliest_ms(place) < before_ms
 
     async def _first_younger(self, cursor: Cursor, before_ms: int, entries_max: int) -> Position:
         """The first entry of a cursor that did not arrive before a time, else the place behind what a reading gave."""
@@ -261,7 +261,7 @@ class TopicKeeping(TopicChecks):
         if first in self._stamps and ledger.arrivals.arrived_ms(first, self._stamps[first]) >= before_ms:
             return first
         place = first
-        for position, body in await ledger.read(first, entries_max, EXPIRY_BYTES_MAX, upto=ledger.last_confirmed):
+        for position, body in await ledger.read(first, entries_max, EXPIRY_BYTES_MAX, upto=ledger.arrivals.found_upto):
             if not cursor.is_acknowledged(position):
                 stamp = _stamp_of(body)
                 if ledger.arrivals.arrived_ms(position, stamp) >= before_ms:

@@ -5,8 +5,9 @@ One rule says whose clock decides. A producer's clock may be wrong by any amount
 - What a topic gives up or refuses goes by *arrival*: time to live, `expireMessages`, and quotas by age. The broker
   stores no arrival times. `Arrivals` brackets them: by the creation and the end of ledgers, and by what the broker has
   noted since it loaded the topic. All these times are of brokers' clocks.
-- A bracket may be wide for what an earlier owner stored. Within it the producer's stamp counts. A stamp outside of it
-  shows a wrong clock. Then the entry counts as arrived at the end of the bracket, so it never expires too early.
+- What the broker has taken itself counts as arrived at the end of its bracket, so it never expires too early. What an
+  earlier owner stored may have a wide bracket. Within it the producer's stamp counts. A stamp outside of it shows a
+  wrong clock, and then the end of the bracket counts.
 - Entries expire in order, each by its own time: one that has not expired keeps those behind it. That lasts until its
   bracket tells its age.
 - Producers are refused, and entries evicted by age, by the end of the bracket alone.
@@ -51,6 +52,8 @@ class Arrivals:
         self._clock = clock
         self._spacing_ms = SPACING_MS
         self._ledger_ids, self._entry_ids, self._times_ms = array("q"), array("q"), array("q")
+        self.found_upto = chain.last_confirmed
+        """The last entry of earlier owners."""
         self._last = chain.last_confirmed
         self._last_ms = clock.now_ms()
         """The newest note, which goes to the others when the next one comes."""
@@ -87,10 +90,10 @@ class Arrivals:
 
     def arrived_ms(self, position: Position, stamp_ms: int | None) -> int:
         """When an entry with that publish time counts as arrived. None: it has none that can be read."""
-        latest = self.latest_ms(position)
-        if stamp_ms is None or not self.earliest_ms(position) - STAMP_DELAY_MAX_MS <= stamp_ms <= latest:
+        latest, earliest = self.latest_ms(position), self.earliest_ms(position)
+        if stamp_ms is None or position > self.found_upto:
             return latest
-        return stamp_ms
+        return max(stamp_ms, earliest) if earliest - STAMP_DELAY_MAX_MS <= stamp_ms <= latest else latest
 
     def before(self, time_ms: int) -> Position:
         """The last entry that has certainly arrived before a time, (−1, −1) for none."""

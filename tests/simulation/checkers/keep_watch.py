@@ -3,9 +3,9 @@
 It learns the entries from what brokers are told of their appends, and from what they read. It knows the policies that
 an operator has set, and of each subscription what was acknowledged for which reason.
 
-- I7: nothing is passed over as expired before its time to live is over, by the clock of the broker. An eviction passes
-  over something only where a quota asks for evictions and the backlog is as large. It leaves most of what the quota
-  allows.
+- I7: nothing is passed over as expired before its time to live is over, by the clock of the broker that took it. It
+  began when a broker was given the entry, whatever its producer's clock said. An eviction passes over something only
+  where a quota asks for evictions and the backlog is as large. It leaves most of what the quota allows.
 - I9: a ledger leaves the topic only when every subscription has acknowledged, or was made to pass over, all that it
   holds, and when its retention is over.
 """
@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.topics.subscription import Subscription
-from magnetar.protocol.entries import parse_metadata
 from magnetar.protocol.message_id import Position
+from magnetar.runtime.environment import Clock
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
@@ -46,9 +46,11 @@ class Kept:
 
 
 class Stored(NamedTuple):
-    """What is known of an entry."""
+    """What is known of an entry: when a broker was given it first, by a clock that is right, and by the broker's."""
 
-    published_ms: int
+    arrived_ms: int
+    by_brokers_ms: int
+    broker: Clock
     size_bytes: int
 
 
@@ -62,6 +64,8 @@ class KeepWatch:
         self._now_ms = now_ms
         self._entries: dict[str, dict[Position, Stored]] = {}
         """Of each partition."""
+        self._given: dict[bytes, Stored] = {}
+        """By the entries' bytes."""
         self._done: dict[tuple[str, str], dict[Position, None]] = {}
         """(partition, subscription) → entries that were acknowledged or passed over."""
 
@@ -71,7 +75,10 @@ class KeepWatch:
         acknowledge, pass_over = Subscription.acknowledge, Subscription.pass_over
 
         def appending(ledger: ManagedLedger, body: bytes, callback: Any) -> None:
-            append(ledger, body, self._behind(ledger.name, body, callback) if self._is_mine(ledger.name) else callback)
+            if self._is_mine(ledger.name):
+                self.arrives(body, ledger._home.env.clock)
+                callback = self._behind(ledger.name, body, callback)
+            append(ledger, body, callback)
 
         async def reading(ledger: ManagedLedger, *others: Any, **named: Any) -> list[tuple[Position, bytes]]:
             entries = await read(ledger, *others, **named)
@@ -118,11 +125,15 @@ class KeepWatch:
 
         return answered
 
+    def arrives(self, body: bytes, broker: Clock) -> None:
+        """A broker with that clock is given an entry. It may be the second one that is."""
+        self._given.setdefault(body, Stored(self._now_ms(), broker.now_ms(), broker, len(body)))
+
     def holds(self, partition: str, position: Position, body: bytes) -> None:
         """An entry is stored."""
         entries = self._entries.setdefault(partition, {})
-        if position not in entries:
-            entries[position] = Stored(int(parse_metadata(body).publish_time), len(body))
+        if position not in entries and body in self._given:
+            entries[position] = self._given[body]
 
     # -- what is given up --------------------------------------------------------------------------------------------
 
@@ -144,15 +155,16 @@ class KeepWatch:
         if not passed:
             return
         if expired:
-            self.expired(ledger.name, passed, subscription.host.env.clock.now_ms())
+            self.expired(ledger.name, passed, subscription.host.env.clock)
         else:
             left = ledger.entries_between(passed[-1], ledger.last_confirmed)
             self.evicted(ledger.name, len(passed), left)
         if subscription.durable:
             self.done(ledger.name, subscription.name, passed)
 
-    def expired(self, partition: str, passed: list[Position], now_ms: int) -> None:
-        """These entries count as too old; `now_ms` is by the clock of the broker."""
+    def expired(self, partition: str, passed: list[Position], broker: Clock) -> None:
+        """These entries count as too old, by the clock of a broker."""
+        now_ms = broker.now_ms()
         self._history.counts["entries expired"] += len(passed)
         entries = self._entries.get(partition, {})
         for position in passed:
@@ -160,10 +172,13 @@ class KeepWatch:
             if not self._kept.ttl_s:
                 self._history.violated(f"I7: {who()} lets {position} of {partition} expire, which has no time to live")
                 return
-            if stored is not None and stored.published_ms + self._kept.ttl_s * 1000 > now_ms:
+            if stored is None:
+                continue
+            apart_ms = 0 if broker is stored.broker else CLOCKS_APART_MS
+            if stored.by_brokers_ms + self._kept.ttl_s * 1000 > now_ms + apart_ms:
                 self._history.violated(
-                    f"I7: {who()} lets {position} of {partition} expire {now_ms - stored.published_ms} ms after it was "
-                    f"published, and its time to live is {self._kept.ttl_s} s"
+                    f"I7: {who()} lets {position} of {partition} expire {now_ms - stored.by_brokers_ms} ms after it "
+                    f"came, and its time to live is {self._kept.ttl_s} s"
                 )
 
     def evicted(self, partition: str, passed: int, left: int) -> None:
@@ -207,10 +222,10 @@ class KeepWatch:
             if missing:
                 self._history.violated(f"I9: {partition} loses {missing[0]}, which {subscription} has not acknowledged")
         for position, stored in entries.items():
-            age_ms = self._now_ms() - stored.published_ms
+            age_ms = self._now_ms() - stored.arrived_ms
             if age_ms < self._kept.retention_s * 1000 - CLOCKS_APART_MS:
                 self._history.violated(
-                    f"I9: {partition} loses {position} {age_ms} ms after it was published, and its retention is "
+                    f"I9: {partition} loses {position} {age_ms} ms after it came, and its retention is "
                     f"{self._kept.retention_s} s"
                 )
                 return

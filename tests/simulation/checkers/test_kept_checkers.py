@@ -106,20 +106,31 @@ def test_what_goes_out_before_its_time(at_ms: int, strict: bool, acknowledged: b
 # -- what is given up --------------------------------------------------------------------------------------------------
 
 
-def keeping(kept: Kept, *published_ms: int) -> tuple[History, KeepWatch]:
-    """A topic of one subscription with these entries."""
+def clock(now_ms: int) -> Any:
+    return SimpleNamespace(now_ms=lambda: now_ms)
+
+
+def keeping(kept: Kept, *arrived_ms: int, broker: Any = None) -> tuple[History, KeepWatch]:
+    """A topic of one subscription with entries that came then. Their publish times say nothing."""
     history = History()
-    watch = KeepWatch(history, "t", kept, lambda: NOW_MS)
+    times = iter([*arrived_ms])
+    watch = KeepWatch(history, "t", kept, lambda: next(times, NOW_MS))
     watch.subscribed(PATH, "s")
-    for number, time_ms in enumerate(published_ms):
-        watch.holds(PATH, (1, number), entry(publish_time=time_ms))
+    for number, time_ms in enumerate(arrived_ms):
+        sent = entry(publish_time=number + 1)
+        watch.arrives(sent, broker or clock(time_ms))
+        watch.holds(PATH, (1, number), sent)
     return history, watch
 
 
-@pytest.mark.parametrize(("ttl_s", "violations"), [(1, []), (2, ["I7"]), (0, ["I7"])])
-def test_what_expires_is_old_enough(ttl_s: int, violations: list[str]) -> None:
-    history, watch = keeping(Kept(ttl_s=ttl_s), NOW_MS - 1_500)
-    watch.expired(PATH, [(1, 0)], NOW_MS)
+@pytest.mark.parametrize(
+    ("ttl_s", "apart", "violations"), [(1, False, []), (2, False, ["I7"]), (0, False, ["I7"]), (2, True, [])]
+)
+def test_what_expires_is_old_enough(ttl_s: int, apart: bool, violations: list[str]) -> None:
+    broker = clock(NOW_MS - 1_500)
+    history, watch = keeping(Kept(ttl_s=ttl_s), NOW_MS - 1_500, broker=broker)
+    broker.now_ms = lambda: NOW_MS
+    watch.expired(PATH, [(1, 0)], clock(NOW_MS) if apart else broker)
     assert broken(history) == violations
 
 
@@ -147,11 +158,11 @@ def chain(*ledger_ids: int, end: Position | None = None) -> Versioned:
 
 
 @pytest.mark.parametrize(
-    ("done", "published_ms", "violations"),
+    ("done", "arrived_ms", "violations"),
     [(2, 1, []), (1, 1, ["I9"]), (2, NOW_MS - 59_000, ["I9"]), (2, NOW_MS - 61_000, [])],
 )
-def test_a_ledger_that_is_trimmed_is_needed_no_more(done: int, published_ms: int, violations: list[str]) -> None:
-    history, watch = keeping(Kept(retention_s=64), published_ms, published_ms)
+def test_a_ledger_that_is_trimmed_is_needed_no_more(done: int, arrived_ms: int, violations: list[str]) -> None:
+    history, watch = keeping(Kept(retention_s=64), arrived_ms, arrived_ms)
     watch.done(PATH, "s", [(1, number) for number in range(done)])
     watch.metadata_changed(KEY, chain(1, 2), chain(2))
     assert broken(history) == violations

@@ -7,6 +7,7 @@ from magnetar.actors.keeping import topic_keeping
 from magnetar.actors.keeping.topic_keeping import KeptSubscription, TopicKeeping
 from magnetar.protocol.message_id import Position
 from magnetar.storage.managed.chain import LedgerInfo
+from magnetar.storage.managed.publish_times import Arrivals
 from magnetar.storage.managed.trimming import Retention
 
 from .mutant import Mutant, replace
@@ -40,9 +41,51 @@ def _evict_all(stack: ExitStack) -> None:
     replace(stack, topic_keeping, "place_with_bytes_behind", place)
 
 
+def _read_all(stack: ExitStack) -> None:
+    """Nothing expires by what the broker has noted: each entry is read."""
+    replace(stack, Arrivals, "before", lambda self, time_ms: (-1, -1))
+    replace(stack, Arrivals, "earliest_ms", lambda self, position: 0)
+    replace(stack, Arrivals, "found_upto", property(_last_of, lambda self, value: None), create=True)
+
+
+def _last_of(arrivals: Arrivals) -> Position:
+    return arrivals._chain.last_confirmed
+
+
+def _believe_every_stamp(stack: ExitStack) -> None:
+    """Publish times alone say how old an entry is."""
+    _read_all(stack)
+    replace(stack, Arrivals, "arrived_ms", lambda self, position, stamp_ms: stamp_ms)
+
+
+def _wait_for_stamps(stack: ExitStack) -> None:
+    """An entry expires by its publish time where this is later than its arrival."""
+    arrived_ms = Arrivals.arrived_ms
+
+    def arrived(self: Arrivals, position: Position, stamp_ms: int | None) -> int:
+        return max(arrived_ms(self, position, stamp_ms), stamp_ms or 0)
+
+    _read_all(stack)
+    replace(stack, Arrivals, "arrived_ms", arrived)
+
+
 KEEPING: Sequence[Mutant] = (
     Mutant("forgotten retention", "a ledger that retention covers is trimmed", "I9", _trim_what_retention_covers),
     Mutant("short retention", "minutes of retention count as seconds", "I9", _take_seconds_for_minutes, "keeping"),
     Mutant("too young", "messages expire after half their time to live", "I7", _expire_younger_ones, "keeping"),
+    Mutant(
+        "clocks of strangers",
+        "messages expire by their producers' clocks",
+        "I7",
+        _believe_every_stamp,
+        "keeping",
+    ),
+    Mutant(
+        "message of next year",
+        "a message with a publish time of next year keeps all behind it from expiring",
+        "I8",
+        _wait_for_stamps,
+        "keeping",
+    ),
     Mutant("all evicted", "a quota that is exceeded takes the whole backlog away", "I7", _evict_all, "keeping"),
 )

@@ -1,10 +1,12 @@
 """A topic with a policy of what it keeps, a publisher, and consumers that are too slow for it: `Keeping`.
 
 A run has one of these policies, as a policy of the topic: a time to live, a backlog quota that evicts by size or by
-age, one that holds producers, or a retention. `KeepWatch` sees what brokers give up (I7, I9). The clients see:
+age, one that holds producers, or a retention. `KeepWatch` sees what brokers give up (I7, I9). In some runs a part of
+the messages has publish times of wrong clocks: an hour behind, of 1970, or of next year. The clients see:
 
 - I7: what has its receipt and was not passed over is given to each subscription.
 - I8: in the end messages can be published again, whatever a quota said meanwhile.
+- I8: where messages expire, all of a subscription without consumers have expired soon after the last one came.
 """
 
 import asyncio
@@ -23,7 +25,7 @@ from ..checkers.history import History, show
 from ..checkers.keep_watch import KeepWatch, Kept
 from ..checkers.policies_agree import policies_agree
 from ..world.cluster import SimCluster
-from ..world.process import EPOCH_MS
+from ..world.process import EPOCH_MS, SimClock
 from .admin import new_admin
 from .workload import Workload
 
@@ -33,8 +35,13 @@ PENDING_MAX = 20
 RETENTION_MINUTES = 2
 LOOKS_MAX = 100
 LOOK_MS = 500
+FORGOTTEN = "forgotten"
 CHECKS_EVERY_S = 0.5
 KINDS = ("ttl", "evict", "age", "hold", "retention")
+EXPIRED_LIMIT_S = 30.0
+"""Clocks of nodes differ, brokers look now and then, and may load the topic first."""
+HOUR_MS = 3_600_000
+WRONG_CLOCKS_MS = (-HOUR_MS, -HOUR_MS, -EPOCH_MS, 365 * 24 * HOUR_MS)
 
 
 class Keeping(Workload):
@@ -57,6 +64,9 @@ class Keeping(Workload):
         self._subscriptions = {f"{name}-{number}": random.choice((0.02, 0.3, 1.5)) for number in range(2)}
         """And how long each takes for a message, at most."""
         self._pace_s = random.choice((0.05, 0.2))
+        self._wrong_share = random.choice((0.0, 0.2, 0.5))
+        """Of messages whose producers' clocks are wrong."""
+        self._expires = kept.ttl_s > 0
         self._consumers: dict[str, Any] = {}
         self._number = 0
         self._pending: dict[bytes, None] = {}
@@ -76,6 +86,11 @@ class Keeping(Workload):
             self._consumers[subscription] = await self.again(partial(self._subscribe, subscription))
             for topic in self._partitions:
                 self._watch.subscribed(TopicName.parse(topic).path, subscription)
+        if self._expires:
+            forgotten = await self.again(partial(self._subscribe, FORGOTTEN))
+            await forgotten.close()
+            for topic in self._partitions:
+                self._watch.subscribed(TopicName.parse(topic).path, FORGOTTEN)
         await self._set_policy()
         self._producer = await self.again(self._create)
 
@@ -132,7 +147,13 @@ class Keeping(Workload):
             elif pending is self._pending:  # else of a process that was killed
                 self.history.violated(f"I8: {show(payload)} was refused permanently: {result}")
 
-        self._producer.send_async(payload, answered)
+        clock = self.process.env.clock
+        assert isinstance(clock, SimClock)
+        right_ms = clock.error_ms
+        if self.random.random() < self._wrong_share:
+            clock.error_ms += self.random.choice(WRONG_CLOCKS_MS)
+        self._producer.send_async(payload, answered)  # has its publish time now
+        clock.error_ms = right_ms
 
     async def _consume(self, subscription: str, slowness_s: float) -> None:
         while not self.stopping:
@@ -169,6 +190,16 @@ class Keeping(Workload):
                 places = [self._stored[payload] for payload in owed[:3]]
                 self.history.violated(f"I7: {subscription} of {self.topic} is never given {places}")
             await self._consumers[subscription].close()
+        if self._expires:
+            await self.cluster.until(self._all_expired, EXPIRED_LIMIT_S, f"I8: not all of {FORGOTTEN} expires")
+
+    def _all_expired(self) -> bool:
+        """Whether the subscription that nobody uses has no backlog in any partition."""
+        loaded = [topic for node in self.cluster.brokers if node.ready for topic in node.service.topics.loaded.values()]
+        ours = {topic.name.full: topic for topic in loaded if topic.name.full in self._partitions and topic.is_open}
+        return len(ours) == len(self._partitions) and not any(
+            topic.subscriptions[FORGOTTEN, True].backlog_entries for topic in ours.values()
+        )
 
     def _owed(self, subscription: str) -> list[bytes]:
         given = self._given[subscription]

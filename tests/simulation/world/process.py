@@ -126,14 +126,14 @@ class Process:
 
 
 class SimClock:
-    """Virtual wall-clock time, off by this node's error."""
+    """Virtual wall-clock time, off by this node's error, which a workload may change."""
 
     def __init__(self, loop: SimLoop, error_ms: int) -> None:
         self._loop = loop
-        self._error_ms = error_ms
+        self.error_ms = error_ms
 
     def now_ms(self) -> int:
-        return EPOCH_MS + self._error_ms + int(self._loop.now * 1000)
+        return EPOCH_MS + self.error_ms + int(self._loop.now * 1000)
 
     def cpu_s(self) -> float:
         return 0.0
