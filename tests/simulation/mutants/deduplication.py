@@ -6,6 +6,7 @@ from typing import Any
 
 from magnetar.actors.topics.deduplication import Deduplication, SequenceIds
 from magnetar.protocol.message_id import Position
+from magnetar.storage.managed import cursor_storage
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.managed.cursor_record import CursorKind
 from magnetar.storage.managed.trimming import Trimmer
@@ -60,6 +61,11 @@ def _trim_behind_snapshots(stack: ExitStack) -> None:
     replace(stack, Trimmer, "_would_trim", trimming)
 
 
+def _keep_ids_that_are_ahead(stack: ExitStack) -> None:
+    """After a restore only the place of the cursor goes back."""
+    replace(stack, cursor_storage, "_bring_back", lambda state, kind, end: state.go_back_to(end))
+
+
 DEDUPLICATION = (
     Mutant("#5218", "what was pushed is not set back after a failed write", "I5", _keep_what_was_pushed, "cluster"),
     Mutant(
@@ -72,6 +78,13 @@ DEDUPLICATION = (
         "I5",
         _trim_behind_snapshots,
         "numbered",
+    ),
+    Mutant(
+        "ids ahead",
+        "after a restore deduplication keeps the ids of messages that the topic lost",
+        "I5",
+        _keep_ids_that_are_ahead,
+        "restoring",
     ),
     Mutant(
         "moved without ids",

@@ -127,8 +127,9 @@ class Scenario:
         if random.random() < 0.25:
             self._unopenable.append(Unopenable(cluster, history, self._chance(), "foreigner", "foreign"))
         self._restoring: Restoring | None = None
-        if random.random() < 0.3:
-            self._restoring = Restoring(cluster, history, self._chance(), "restorer", topics)
+        if random.random() < 0.3 or kept_kind == kept.RESTORING:
+            sends_again = kept_kind == kept.RESTORING
+            self._restoring = Restoring(cluster, history, self._chance(), "restorer", topics, sends_again=sends_again)
         self._asking: list[Asking] = []
         if random.random() < 0.3:
             self._asking.append(Asking(cluster, history, self._chance(), "asker"))

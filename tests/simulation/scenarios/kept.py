@@ -13,6 +13,7 @@ from magnetar.protocol.topics import TopicName
 from ..checkers.history import History
 from ..checkers.schema_watch import SchemaWatch
 from ..workloads.clearing import Clearing
+from ..workloads.compacting import Compacting
 from ..workloads.cut_off import CutOff
 from ..workloads.delaying import Delaying
 from ..workloads.draining import Draining
@@ -41,6 +42,9 @@ RESTING_SHARE = 0.1
 
 Harmed = Callable[[], list[str]]
 """Names the bookies whose disks have lost something."""
+COMPACTING = "compacting"
+RESTORING = "restoring"
+"""These only where they are asked for: a share of all runs has them anyway."""
 Making = Callable[[SimCluster, History, Random], list[Workload]]
 
 
@@ -68,6 +72,10 @@ def draw(
         return [Restarting(cluster, history, chance, "restarter", harmed)]
     if kind == RESTING:
         return [Resting(cluster, history, chance, "rester")]
+    if kind == RESTORING:
+        return []  # it comes at the end of the run, see `cluster`
+    if kind == COMPACTING:
+        return [Compacting(cluster, history, chance, "compactor-too", "compacted-too")]
     return KEPT[kind or drawn](cluster, history, chance)
 
 
@@ -131,4 +139,4 @@ KEPT: dict[str, Making] = {
     "registering": _registering,
 }
 BESIDES = {DRAINING: DRAINING_SHARE, RESTARTING: RESTARTING_SHARE, RESTING: RESTING_SHARE}
-KINDS = (*KEPT, *BESIDES)
+KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING)

@@ -1,7 +1,8 @@
 """One client that publishes keys to a topic of its own, has that compacted, and reads what is compacted.
 
 Nobody subscribes to the topic: the compaction cursor alone keeps what is not compacted. The rest is trimmed. Brokers
-end, topics move and bookies fail in the middle of compactions.
+end, topics move and bookies fail in the middle of compactions. In some runs the topic gets a threshold of its own while
+no broker has it loaded. From its next load on everything is kept then, before the first compaction.
 
 I1, for each key: a reader of the compacted topic sees the last value that was acknowledged before it began, or a later
 one. It never sees an older one, misses no key, and sees no key that was deleted. One exception, as in Pulsar: a reader
@@ -9,6 +10,7 @@ that is in the compacted part while another compaction ends may miss that a key 
 """
 
 import asyncio
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -19,17 +21,21 @@ from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.names import COMPACTION_CURSOR
+from magnetar.protocol.topics import TopicName
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import Versioned
 
 from ..checkers.history import History
 from ..world.cluster import SimCluster
+from .admin import new_admin
 from .workload import Workload
 
 KEYS = 5
 PENDING_MAX = 20
 DELETED_SHARE = 0.15
+THRESHOLD = 1 << 30
+"""It is never reached within a run: compactions are asked for."""
 
 
 class Compacting(Workload):
@@ -46,6 +52,7 @@ class Compacting(Workload):
         self._switches = 0
         self._batched = random.random() < 0.6
         self._pace_s = random.choice((0.01, 0.05))
+        self._has_threshold = random.random() < 0.5
         cluster.on_record.append(self._record_changed)
 
     def _record_changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
@@ -57,10 +64,29 @@ class Compacting(Workload):
 
     async def setup(self) -> None:
         self.connect()
+        if self._has_threshold and self.cluster.supervision is None:
+            await self._set_threshold_while_it_is_not_loaded()
+            self.producer = await self.again(self._create)
+            return
         self.producer = await self.again(self._create)
         while not self._kept():  # before its first compaction nothing keeps what is published
             await self._compact()
             await asyncio.sleep(0.2)
+
+    async def _set_threshold_while_it_is_not_loaded(self) -> None:
+        """No broker runs in between."""
+        await self.again(partial(self.client.get_topic_partitions, self.topic))
+        producer = await self.again(self._create)  # so the topic exists
+        await producer.close()
+        for node in self.cluster.brokers:
+            self.cluster.stop(node)
+        admin, topic = await new_admin(self), TopicName.parse(self.topic).full
+        policy = partial(admin.call, "set_topic_policy", topic=topic, policy="compaction_threshold", value=THRESHOLD)
+        await self.again(policy)
+        await admin.close()
+        for node in self.cluster.brokers:
+            self.cluster.begin(node)
+        self.history.counts["thresholds of topics that were not loaded"] += 1
 
     def _kept(self) -> bool:
         """Whether all partitions have a compaction cursor."""

@@ -9,8 +9,12 @@ In half of the runs the backup is taken at the end, while a ledger of the topic 
 its ensemble are away, one after the other, while messages are published. So the record in the backup names bookies that
 do not hold what is acknowledged last.
 
+In some of the others a source with deduplication publishes before and behind the backup. After the restore it sends
+everything again, as one does that begins again at a checkpoint.
+
 What has to hold:
 
+- I5: each number of that source that has a receipt again can be read, also where the receipt calls it a duplicate.
 - I1: what was acknowledged stands in its topic, if its ledger and the topic's chain with it are in the backup, it was
   not deleted since, and the fragment that holds it did not move: its ledger was OPEN or IN_RECOVERY in the backup, or
   it has the record that it had then. A topic that cannot be opened is counted and not
@@ -25,6 +29,7 @@ What has to hold:
 import asyncio
 import contextlib
 import logging
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -40,8 +45,10 @@ from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned
 
 from ..checkers.history import History, Place, place_of, show
+from ..checkers.policies_agree import policies_agree
 from ..world.cluster import SimCluster
 from ..world.metadata import LATE_MAX_S
+from .admin import new_admin
 from .reading import read_log
 from .restoring_ledgers import survives_restore
 from .workload import Workload
@@ -51,6 +58,12 @@ logger = logging.getLogger("magnetar.simulation")
 NEW_TOPIC = "after-the-restore"
 MOVING_TOPIC = "moving"
 MESSAGES = 3
+NUMBERED_TOPIC = "numbered-again"
+NUMBERS = 24
+NUMBERS_BEFORE = 6
+"""So many of them are published before the backup."""
+FLUSHED_S = 3.0
+"""A cursor is written by then."""
 SPARE_AGAIN_S = 6.0
 """So long after its start a bookie has been tried again by everybody (`RECONNECT_MAX_S`)."""
 PUBLISH_LIMIT_S = 20.0
@@ -61,14 +74,34 @@ COUNTER = metadata_keys.counter(metadata_keys.LEDGER_COUNTER)
 
 
 class Restoring(Workload):
-    """See the module. `topics` are those of publishers called `publisher-<last character of the topic>…`."""
+    """See the module. `topics` are those of publishers called `publisher-<last character of the topic>…`.
 
-    def __init__(self, cluster: SimCluster, history: History, random: Random, name: str, topics: list[str]) -> None:
+    With `sends_again` a source does that in any case.
+    """
+
+    def __init__(
+        self,
+        cluster: SimCluster,
+        history: History,
+        random: Random,
+        name: str,
+        topics: list[str],
+        *,
+        sends_again: bool = False,
+    ) -> None:
         super().__init__(cluster, history, random, name)
         self.protected: dict[int, None] = {}
         """Ledgers that no bookie may delete."""
         self._topics = list(topics)
-        self._moves = random.random() < 0.5
+        self._moves = random.random() < 0.5 and not sends_again
+        self._sends_again = sends_again or (not self._moves and random.random() < 0.6)
+        if self._sends_again:
+            cluster.settings = replace(
+                cluster.settings,
+                deduplication_entries_interval=2,
+                ledger_entries_max=3,
+                cursor_ledger_entries_max=50_000,
+            )
         self._owed: dict[bytes, Place] = {}
         """What was acknowledged and has to be there after the restore."""
         self._acknowledged: dict[bytes, Place] = {}
@@ -119,6 +152,50 @@ class Restoring(Workload):
             async with asyncio.timeout(PUBLISH_LIMIT_S):
                 await self.client.close()
 
+    # -- a source that sends again ------------------------------------------------------------------------------------
+
+    async def _publish_numbers(self) -> None:
+        """Take the backup amid the numbers. What deduplication knows is newer in its cursor's ledger."""
+        self.connect()
+        consumer = await self.again(partial(self.client.subscribe, NUMBERED_TOPIC, "keeper"))
+        await consumer.close()
+        admin, topic = await new_admin(self), TopicName.parse(NUMBERED_TOPIC).full
+        policy = partial(admin.call, "set_topic_policy", topic=topic, policy="deduplication_enabled", value=True)
+        await self.again(policy)
+        await admin.close()
+        while not policies_agree(self.cluster):  # noqa: ASYNC110  # virtual time costs nothing
+            await asyncio.sleep(0.05)
+        await self._send_numbers(0, NUMBERS_BEFORE)
+        await asyncio.sleep(FLUSHED_S)
+        self._back_up()
+        await self._send_numbers(NUMBERS_BEFORE, NUMBERS)
+        await asyncio.sleep(FLUSHED_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PUBLISH_LIMIT_S):
+                await self.client.close()
+
+    async def _send_numbers(self, first: int, end: int) -> None:
+        create = partial(self.client.create_producer, NUMBERED_TOPIC, producer_name="numbers", batching_enabled=False)
+        producer = await self.again(create)
+        for number in range(first, end):
+            send = partial(producer.send, b"number:%d" % number, partition_key="one", sequence_id=number)
+            await self.again(send)
+        await producer.close()
+
+    async def _send_numbers_again(self) -> None:
+        try:
+            async with asyncio.timeout(2 * OLD_TOPIC_LIMIT_S):
+                await self._send_numbers(0, NUMBERS)
+                found = dict.fromkeys(await self._read(NUMBERED_TOPIC))
+        except (MagnetarError, TimeoutError) as error:
+            self.history.counts[f"numbers after a restore: {type(error).__name__}"] += 1
+            return
+        self.history.counts["sources sent again after a restore"] += 1
+        if missing := [number for number in range(NUMBERS) if b"number:%d" % number not in found]:
+            self.history.violated(
+                f"I5: {missing} of {NUMBERED_TOPIC} have receipts behind a restore, and are not there"
+            )
+
     async def _try_to_publish(self, producer: Any) -> None:
         """Too few bookies may be left to acknowledge it: then there is nothing to look for, either."""
         with contextlib.suppress(TimeoutError):
@@ -160,6 +237,8 @@ class Restoring(Workload):
         self._ids_end = self._ids_known()
         if self._moves:
             await self.run(self._publish_while_bookies_change, MOVING_LIMIT_S)
+        elif self._sends_again:
+            await self.run(self._publish_numbers, MOVING_LIMIT_S)
         if self._backup is None:
             return
         cluster, records = self.cluster, self.cluster.records
@@ -192,6 +271,8 @@ class Restoring(Workload):
         await cluster.until(lambda: all(node.ready for node in here), 60.0, "I8: a node does not start after a restore")
         self.connect()
         await self.run(self._use_a_new_topic)
+        if self._sends_again:
+            await self.run(self._send_numbers_again, 2 * OLD_TOPIC_LIMIT_S + 10)
         await self.run(self._look_at_old_topics, 2 * OLD_TOPIC_LIMIT_S * max(len(self._topics), 1) + 10)
 
     def _ledgers(self) -> list[int]:
