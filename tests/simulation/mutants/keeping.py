@@ -60,10 +60,9 @@ def _believe_every_stamp(stack: ExitStack) -> None:
 
 def _wait_for_stamps(stack: ExitStack) -> None:
     """An entry expires by its publish time where this is later than its arrival."""
-    arrived_ms = Arrivals.arrived_ms
 
     def arrived(self: Arrivals, position: Position, stamp_ms: int | None) -> int:
-        return max(arrived_ms(self, position, stamp_ms), stamp_ms or 0)
+        return max(self.latest_ms(position), stamp_ms or 0)
 
     _read_all(stack)
     replace(stack, Arrivals, "arrived_ms", arrived)

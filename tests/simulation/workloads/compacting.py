@@ -10,6 +10,7 @@ that is in the compacted part while another compaction ends may miss that a key 
 """
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -34,6 +35,7 @@ from .workload import Workload
 KEYS = 5
 PENDING_MAX = 20
 DELETED_SHARE = 0.15
+KEPT_FROM_THE_LOAD = 15
 THRESHOLD = 1 << 30
 """It is never reached within a run: compactions are asked for."""
 
@@ -52,7 +54,9 @@ class Compacting(Workload):
         self._switches = 0
         self._batched = random.random() < 0.6
         self._pace_s = random.choice((0.01, 0.05))
-        self._has_threshold = random.random() < 0.5
+        self._has_threshold = random.random() < 0.5 and cluster.supervision is None
+        if self._has_threshold:
+            cluster.settings = replace(cluster.settings, ledger_entries_max=3)
         cluster.on_record.append(self._record_changed)
 
     def _record_changed(self, key: str, before: Versioned | None, after: Versioned | None) -> None:
@@ -64,9 +68,14 @@ class Compacting(Workload):
 
     async def setup(self) -> None:
         self.connect()
-        if self._has_threshold and self.cluster.supervision is None:
+        if self._has_threshold:
             await self._set_threshold_while_it_is_not_loaded()
             self.producer = await self.again(self._create)
+            for number in range(KEPT_FROM_THE_LOAD):
+                self._send(f"key-{number % KEYS}")
+            while self._pending:  # noqa: ASYNC110  # virtual time costs nothing
+                await asyncio.sleep(0.05)
+            await self.again(self._look)
             return
         self.producer = await self.again(self._create)
         while not self._kept():  # before its first compaction nothing keeps what is published
