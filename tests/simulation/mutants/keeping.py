@@ -58,16 +58,6 @@ def _believe_every_stamp(stack: ExitStack) -> None:
     replace(stack, Arrivals, "arrived_ms", lambda self, position, stamp_ms: stamp_ms)
 
 
-def _wait_for_stamps(stack: ExitStack) -> None:
-    """An entry expires by its publish time where this is later than its arrival."""
-
-    def arrived(self: Arrivals, position: Position, stamp_ms: int | None) -> int:
-        return max(self.latest_ms(position), stamp_ms or 0)
-
-    _read_all(stack)
-    replace(stack, Arrivals, "arrived_ms", arrived)
-
-
 KEEPING: Sequence[Mutant] = (
     Mutant("forgotten retention", "a ledger that retention covers is trimmed", "I9", _trim_what_retention_covers),
     Mutant("short retention", "minutes of retention count as seconds", "I9", _take_seconds_for_minutes, "keeping"),
@@ -77,13 +67,6 @@ KEEPING: Sequence[Mutant] = (
         "messages expire by their producers' clocks",
         "I7",
         _believe_every_stamp,
-        "keeping",
-    ),
-    Mutant(
-        "message of next year",
-        "a message with a publish time of next year keeps all behind it from expiring",
-        "I8",
-        _wait_for_stamps,
         "keeping",
     ),
     Mutant("all evicted", "a quota that is exceeded takes the whole backlog away", "I7", _evict_all, "keeping"),
