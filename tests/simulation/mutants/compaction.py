@@ -6,6 +6,7 @@ from typing import Any
 
 from magnetar.actors.compaction import run as compaction_run
 from magnetar.actors.compaction.run import CompactionResult, CompactionRun
+from magnetar.actors.topics import loaded_topics
 from magnetar.storage.managed.compacted import ScanRange
 
 from .mutant import Mutant, replace
@@ -30,6 +31,15 @@ def _switch_before_the_end(stack: ExitStack) -> None:
     replace(stack, compaction_run, "_ranges", ranges)
 
 
+def _ask_the_namespace(stack: ExitStack) -> None:
+    """At its load a topic has no compaction cursor for a threshold of its own."""
+
+    async def make_none(ledger: Any) -> None:
+        return None
+
+    replace(stack, loaded_topics, "open_compaction_cursor", make_none)
+
+
 COMPACTION = (
     Mutant(
         "cursor first",
@@ -37,6 +47,13 @@ COMPACTION = (
         "I1",
         _move_the_compaction_cursor_first,
         "cluster",
+    ),
+    Mutant(
+        "namespace only",
+        "a threshold of a topic's own is not looked at when the topic is loaded",
+        "I1",
+        _ask_the_namespace,
+        "compacting",
     ),
     Mutant("half a copy", "the switch comes before the copy is complete", "I1", _switch_before_the_end, "cluster"),
 )
