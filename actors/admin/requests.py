@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar
 
 from aiohttp import web
 
@@ -252,10 +252,17 @@ def position_of(body: object, default: str) -> str | list[int]:
     raise InvalidConfiguration('the body must be a message id: {"ledgerId": …, "entryId": …}, "earliest" or "latest"')
 
 
-def place_in_batch(body: object) -> dict[str, Any]:
+class PlaceInBatch(TypedDict, total=False):
+    """What `BrokerContract.reset_cursor` takes beside the entry."""
+
+    batch_index: int
+    excluded: bool
+
+
+def place_in_batch(body: object) -> PlaceInBatch:
     """What a message id in JSON says beside the entry: the index in its batch, and that the message itself is not
     wanted. Only what is not the default, since older brokers do not know it."""
-    found: dict[str, Any] = {}
+    found = PlaceInBatch()
     if is_text_map(body):
         index, excluded = body.get("batchIndex"), body.get("isExcluded")
         if type(index) is int and 0 <= index < 1 << 31:

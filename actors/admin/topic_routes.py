@@ -2,7 +2,6 @@
 
 import contextlib
 from dataclasses import replace
-from typing import Any
 
 from aiohttp import web
 
@@ -19,6 +18,7 @@ from .requests import (
     MESSAGE_ID,
     PLACE,
     Owners,
+    PlaceInBatch,
     domain_of,
     flag,
     json_answer,
@@ -279,7 +279,7 @@ class TopicRoutes:
         """Move a subscription to the message id in the body, or the publish time in the path (ms since the epoch)."""
         timestamp = request.match_info.get("timestamp")
         position: Point
-        within: dict[str, Any] = {}
+        within = PlaceInBatch()
         if timestamp is not None:
             position = whole_number(timestamp, "a time")
         else:
