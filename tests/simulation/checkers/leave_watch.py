@@ -52,14 +52,12 @@ class LeaveWatch:
         if not key.startswith(metadata_keys.SLOTS_PREFIX):
             return
         old, new = (decode_page(one.value) if one is not None else SlotRows() for one in (before, after))
-        for known, latest in ((old.entries, new.entries), (old.exceptions, new.exceptions)):
-            for what in {**known, **latest}:
-                if known.get(what) != latest.get(what):  # type: ignore[call-overload]
-                    self._moved_at[what] = self._cluster.loop.now
-        self._owners.update(new.entries)
-        self._owners.update(new.exceptions)
-        for topic in old.exceptions.keys() - new.exceptions.keys():
-            del self._owners[topic]
+        known, latest = (dict[int | str, SlotEntry]({**one.entries, **one.exceptions}) for one in (old, new))
+        for what in {**known, **latest}:
+            if known.get(what) != latest.get(what):
+                self._moved_at[what] = self._cluster.loop.now
+            self._owners.pop(what, None)
+        self._owners.update(latest)
 
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
