@@ -50,7 +50,7 @@ async def test_quotas_are_set_one_type_at_a_time_and_shown_together(http: Http) 
         assert await http("POST", f"{path}?backlogQuotaType=message_age", body) == (204, "")
         assert await http("GET", shown) == (200, {"destination_storage": size, "message_age": age})
         assert (await http("POST", f"{path}?backlogQuotaType=bad", body))[0] == 404
-        for wrong in ({"limitSize": 5}, {"limit": 5, "policy": "bad"}, [], {"limitSize": "5", "policy": age["policy"]}):
+        for wrong in ({"limitSize": 5}, {"limit": 5, "policy": "bad"}, [], {"limitSize": "x", "policy": age["policy"]}):
             assert (await http("POST", path, wrong))[0] == 400
         assert (await http("POST", shown, {}))[0] in (405, 501)
         assert await http("DELETE", path) == (204, "")
