@@ -17,6 +17,7 @@ from .deduplication import DEDUPLICATION
 from .delays import DELAYS
 from .draining import DRAINING
 from .expiry import EXPIRY
+from .growing import GROWING
 from .keeping import KEEPING
 from .mutant import Mutant
 from .namespaces import NAMESPACES
@@ -40,6 +41,7 @@ MUTANTS = {
         *DELAYS,
         *DRAINING,
         *EXPIRY,
+        *GROWING,
         *KEEPING,
         *NAMESPACES,
         *ORIGINAL,

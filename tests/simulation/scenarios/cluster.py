@@ -27,6 +27,7 @@ from magnetar.storage.metadata.store import Versioned
 from ..checkers import publish_watch
 from ..checkers.acknowledge_watch import AcknowledgeWatch
 from ..checkers.apart import copies_are_apart
+from ..checkers.copies_agree import copies_agree
 from ..checkers.cursor_watch import CursorWatch
 from ..checkers.delivery_watch import DeliveryWatch
 from ..checkers.history import History
@@ -38,6 +39,7 @@ from ..checkers.rest_watch import RestWatch, topics_are_loaded
 from ..checkers.slots_agree import slots_agree
 from ..checkers.store_watch import StoreWatch, missing_copies
 from ..checkers.validation import Validation
+from ..faults import silence_of_database
 from ..faults.cluster import ClusterFaults
 from ..workloads.asking import Asking
 from ..workloads.chunked import Chunked
@@ -187,6 +189,9 @@ class Scenario:
         await self._quiet()
         await self._cluster.until(
             partial(policies_agree, self._cluster), POLICIES_LIMIT_S, "I8: a broker has policies of its own"
+        )
+        await self._cluster.until(
+            partial(copies_agree, self._cluster), POLICIES_LIMIT_S, "I8: the coordinator knows what is not stored"
         )
         await self._cluster.until(
             partial(slots_agree, self._cluster), SLOTS_LIMIT_S, "I8: a broker has slots of its own"
@@ -416,6 +421,9 @@ def simulate(
         faults = ClusterFaults(cluster, history, Random(random.getrandbits(64))) if with_faults else None
         validation = Validation(Random(random.getrandbits(64)), cluster.records, validate_every)
         cluster.on_service = validation.watch
+        if with_faults:
+            share = 0.5 if kept_kind == kept.GROWING else silence_of_database.SHARE
+            silence_of_database.install(drawn_apart(random), stack, share)
         watch(cluster, history, faults, stack)
         scenario = Scenario(cluster, history, random, faults, kept_share, kept_kind)
         scenario.watch(stack)

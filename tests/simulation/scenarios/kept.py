@@ -1,8 +1,8 @@
 """Workloads about what topics keep: a share of the runs has one kind of them, in the place of most of the others.
 
 In the scenario "kept" every run has one. In a scenario that has the name of a kind every run has this one. These are
-for mutants that only such a workload finds. Shares of the other runs have the kinds "draining", "restarting"
-and "resting".
+for mutants that only such a workload finds. Shares of the other runs have the kinds "draining", "restarting",
+"resting" and "growing".
 """
 
 from collections.abc import Callable
@@ -17,6 +17,7 @@ from ..workloads.compacting import Compacting
 from ..workloads.cut_off import CutOff
 from ..workloads.delaying import Delaying
 from ..workloads.draining import Draining
+from ..workloads.growing import Growing
 from ..workloads.holding import Holding
 from ..workloads.keeping import Keeping
 from ..workloads.leaving import Leaving
@@ -38,6 +39,8 @@ RESTARTING = "restarting"
 RESTARTING_SHARE = 0.05
 RESTING = "resting"
 RESTING_SHARE = 0.1
+GROWING = "growing"
+GROWING_SHARE = 0.1
 """Of the runs that have none."""
 
 Harmed = Callable[[], list[str]]
@@ -70,6 +73,8 @@ def draw(
         return [Draining(cluster, history, chance, "operator", harmed)]
     if kind == RESTARTING:
         return [Restarting(cluster, history, chance, "restarter", harmed)]
+    if kind == GROWING:
+        return [Growing(cluster, history, chance, "grower", "growing")]
     if kind == RESTING:
         return [Resting(cluster, history, chance, "rester")]
     if kind == RESTORING:
@@ -138,5 +143,5 @@ KEPT: dict[str, Making] = {
     "terminating": _terminating,
     "registering": _registering,
 }
-BESIDES = {DRAINING: DRAINING_SHARE, RESTARTING: RESTARTING_SHARE, RESTING: RESTING_SHARE}
+BESIDES = {DRAINING: DRAINING_SHARE, RESTARTING: RESTARTING_SHARE, RESTING: RESTING_SHARE, GROWING: GROWING_SHARE}
 KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING)

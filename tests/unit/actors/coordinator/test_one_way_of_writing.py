@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from magnetar.actors import coordinator, desired
+from magnetar.actors.coordinator import office
+from magnetar.actors.desired import state
 from magnetar.storage.metadata.store import MetadataStore
 
 WRITES = {"put", "delete", "write_many"}
-ROOMS = [Path(file).parent for file in (coordinator.__file__, desired.__file__) if file is not None]
+ROOMS = [Path(module.__file__ or "").parent for module in (office, state)]
 FILES = [file for room in ROOMS for file in sorted(room.glob("*.py"))]
 
 

@@ -1,0 +1,71 @@
+"""Bugs of our own choosing in how topics grow, and in how the coordinator writes. See `own` for how one is made."""
+
+import asyncio
+from collections.abc import Awaitable
+from contextlib import ExitStack
+from typing import Any
+
+from magnetar.actors.coordinator.topic_growth import TopicGrowths
+from magnetar.protocol.topics import TopicName
+from magnetar.storage.metadata.certain_records import CertainRecords
+
+from .mutant import Mutant, replace
+
+
+def _bring_nothing_along(stack: ExitStack) -> None:
+    async def carry_over(self: TopicGrowths, topic: TopicName, growth: Any) -> None:
+        return
+
+    async def have_loaded(self: TopicGrowths, topics: Any) -> None:
+        return
+
+    replace(stack, TopicGrowths, "_carry_over", carry_over)
+    replace(stack, TopicGrowths, "_have_loaded", have_loaded)
+
+
+def _show_the_number_first(stack: ExitStack) -> None:
+    """The subscriptions follow at once, from where the new partitions are then."""
+
+    async def advance(self: TopicGrowths, topic: TopicName) -> None:
+        growth = self._registry.growth(topic)
+        if growth is None:
+            return
+        await self._registry.end_growth(topic, growth.target)
+        await asyncio.sleep(0.2)
+        stored = await self._stored_cursors(topic)
+        wanted = await self._properties(topic, stored.get(topic.partition_topic(0).path, {}))
+        await self._create_on(topic, dict.fromkeys(range(growth.partitions, growth.target), wanted), "latest")
+
+    replace(stack, TopicGrowths, "_advance", advance)
+
+
+def _leave_doubts(stack: ExitStack) -> None:
+    async def outcome_of(self: CertainRecords, name: str, change: Awaitable[Any], creation: object) -> Any:
+        return await change
+
+    replace(stack, CertainRecords, "_outcome_of", outcome_of)
+
+
+GROWING = (
+    Mutant(
+        "bare partitions",
+        "new partitions of a topic do not get its subscriptions",
+        "I1",
+        _bring_nothing_along,
+        "growing",
+    ),
+    Mutant(
+        "number first",
+        "clients know new partitions before these have the subscriptions",
+        "I1",
+        _show_the_number_first,
+        "growing",
+    ),
+    Mutant(
+        "left in doubt",
+        "the coordinator does not find out what became of a write",
+        "I8",
+        _leave_doubts,
+        "growing",
+    ),
+)
