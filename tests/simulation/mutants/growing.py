@@ -39,6 +39,15 @@ def _show_the_number_first(stack: ExitStack) -> None:
     replace(stack, TopicGrowths, "_advance", advance)
 
 
+def _list_before_it_grows(stack: ExitStack) -> None:
+    """A subscription that is created between the list and the end of the growth is not in the list."""
+
+    async def prepare(self: TopicGrowths, name: TopicName, *unused: Any) -> None:
+        return None
+
+    replace(stack, TopicGrowths, "prepare_subscription", prepare)
+
+
 def _leave_doubts(stack: ExitStack) -> None:
     async def outcome_of(self: CertainRecords, name: str, change: Awaitable[Any], creation: object) -> Any:
         return await change
@@ -59,6 +68,13 @@ GROWING = (
         "clients know new partitions before these have the subscriptions",
         "I1",
         _show_the_number_first,
+        "growing",
+    ),
+    Mutant(
+        "unprepared",
+        "a subscription is created while the topic grows, on the old partitions only",
+        "I1",
+        _list_before_it_grows,
         "growing",
     ),
     Mutant(
