@@ -43,20 +43,20 @@ ACK_SET_WORDS_MAX = 1 << 18
 ITEMS_MAX = 1000
 
 
-class Text(NamedTuple):
+class TextBound(NamedTuple):
     """Bytes of a text in UTF-8, or of a byte string."""
 
     bytes_max: int
 
 
-class Items(NamedTuple):
+class ListBound(NamedTuple):
     """Members of a list, and their bytes on the wire in all."""
 
     count_max: int
     bytes_max: int
 
 
-class Words(NamedTuple):
+class NumbersBound(NamedTuple):
     """Numbers of a list."""
 
     count_max: int
@@ -68,21 +68,21 @@ class AtUse(NamedTuple):
     count_max: int
 
 
-Bound = Text | Items | Words | AtUse
+Bound = TextBound | ListBound | NumbersBound | AtUse
 
-NAME = Text(NAME_MAX_BYTES)
-TOPIC = Text(TOPIC_MAX_BYTES)
-URL = Text(URL_MAX_BYTES)
-_PROPERTIES = Items(ITEMS_MAX, PROPERTIES_MAX_BYTES)
-_ACK_SET = Words(ACK_SET_WORDS_MAX)
+NAME = TextBound(NAME_MAX_BYTES)
+TOPIC = TextBound(TOPIC_MAX_BYTES)
+URL = TextBound(URL_MAX_BYTES)
+_PROPERTIES = ListBound(ITEMS_MAX, PROPERTIES_MAX_BYTES)
+_ACK_SET = NumbersBound(ACK_SET_WORDS_MAX)
 _PRINCIPAL = {
     "original_principal": NAME,
-    "original_auth_data": Text(AUTH_DATA_MAX_BYTES),
+    "original_auth_data": TextBound(AUTH_DATA_MAX_BYTES),
     "original_auth_method": NAME,
 }
 _SCHEMA = {
     "schema.name": TOPIC,
-    "schema.schema_data": Text(SCHEMA_MAX_BYTES),
+    "schema.schema_data": TextBound(SCHEMA_MAX_BYTES),
     "schema.properties": _PROPERTIES,
 }
 _MOVED = {"assignedBrokerServiceUrl": URL, "assignedBrokerServiceUrlTls": URL}
@@ -91,21 +91,21 @@ BOUNDS: Mapping[int, Mapping[str, Bound]] = {
     BaseCommand.CONNECT: {
         "client_version": NAME,
         "auth_method_name": NAME,
-        "auth_data": Text(AUTH_DATA_MAX_BYTES),
+        "auth_data": TextBound(AUTH_DATA_MAX_BYTES),
         "proxy_to_broker_url": URL,
         "proxy_version": NAME,
         **_PRINCIPAL,
     },
     BaseCommand.LOOKUP: {
         "topic": TOPIC,
-        "advertised_listener_name": Text(16 << 10),  # the answer to an unknown one is Pulsar's, up to here
+        "advertised_listener_name": TextBound(16 << 10),  # the answer to an unknown one is Pulsar's, up to here
         "properties": _PROPERTIES,
         **_PRINCIPAL,
     },
     BaseCommand.PARTITIONED_METADATA: {"topic": TOPIC, **_PRINCIPAL},
     BaseCommand.PRODUCER: {
         "topic": TOPIC,
-        "producer_name": Text(PRODUCER_NAME_MAX_BYTES),
+        "producer_name": TextBound(PRODUCER_NAME_MAX_BYTES),
         "metadata": _PROPERTIES,
         "initial_subscription_name": NAME,
         **_SCHEMA,
@@ -117,7 +117,7 @@ BOUNDS: Mapping[int, Mapping[str, Bound]] = {
         "consumer_name": NAME,
         "start_message_id.ack_set": _ACK_SET,
         "metadata": _PROPERTIES,
-        "keySharedMeta.hashRanges": Items(KEY_RANGES_MAX, KEY_RANGES_MAX * 10),
+        "keySharedMeta.hashRanges": ListBound(KEY_RANGES_MAX, KEY_RANGES_MAX * 10),
         "subscription_properties": _PROPERTIES,
         **_SCHEMA,
     },
@@ -138,18 +138,18 @@ BOUNDS: Mapping[int, Mapping[str, Bound]] = {
     BaseCommand.CONSUMER_STATS: {},
     BaseCommand.GET_TOPICS_OF_NAMESPACE: {
         "namespace": TOPIC,
-        "topics_pattern": Text(PATTERN_MAX_BYTES),
+        "topics_pattern": TextBound(PATTERN_MAX_BYTES),
         "topics_hash": NAME,
         "properties": _PROPERTIES,
     },
     BaseCommand.WATCH_TOPIC_LIST: {
         "namespace": TOPIC,
-        "topics_pattern": Text(PATTERN_MAX_BYTES),
+        "topics_pattern": TextBound(PATTERN_MAX_BYTES),
         "topics_hash": NAME,
     },
     BaseCommand.WATCH_TOPIC_LIST_CLOSE: {},
     BaseCommand.GET_SCHEMA: {"topic": TOPIC, "schema_version": NAME},
-    BaseCommand.GET_OR_CREATE_SCHEMA: {"topic": TOPIC, "producerName": Text(PRODUCER_NAME_MAX_BYTES), **_SCHEMA},
+    BaseCommand.GET_OR_CREATE_SCHEMA: {"topic": TOPIC, "producerName": TextBound(PRODUCER_NAME_MAX_BYTES), **_SCHEMA},
     BaseCommand.PING: {},
     BaseCommand.PONG: {},
 }
@@ -184,13 +184,13 @@ def check_command(kind: int, content: Message) -> None:
             _check(".".join(path), getattr(holder, path[-1]), bound)
 
 
-def _check(what: str, value: object, bound: Text | Items | Words) -> None:
-    if isinstance(bound, Text):
+def _check(what: str, value: object, bound: TextBound | ListBound | NumbersBound) -> None:
+    if isinstance(bound, TextBound):
         check_text(what, cast("str | bytes", value), bound.bytes_max)
         return
     items = cast("Sequence[Message]", value)
     check_count(what, len(items), bound.count_max)
-    if isinstance(bound, Words):
+    if isinstance(bound, NumbersBound):
         return
     size = sum(item.ByteSize() for item in items)
     if size > bound.bytes_max:

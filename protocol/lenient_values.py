@@ -3,9 +3,9 @@
 Many tools write a number or a flag with quotes. Pulsar's broker (Jackson) takes those, and so do these functions. Each
 returns the value that is meant, or the value itself where Jackson refuses it: the caller's own check then refuses it.
 
-Three things that Jackson takes are left to the caller's check, which refuses them, because nobody means them: a number
-with a fraction for a whole one (1.5 becomes 1), and null or an empty text for a number or a flag (0, which is mostly
-"no limit", and false).
+Jackson also takes a number with a fraction for a whole one, and makes 1 of 1.5. It takes null or an empty text for a
+number or a flag, and makes 0 of it, which is mostly "no limit", or false. Nobody means that, so the caller's check
+refuses these.
 """
 
 import json

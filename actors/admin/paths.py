@@ -17,7 +17,7 @@ from .routes import Route
 _PARAMETER = re.compile(r"\{(\w+)(?::([^}]+))?\}")
 
 
-class _Part:
+class _PathPart:
     """A part of a declared path: a word, or a parameter, which may be one of some words."""
 
     def __init__(self, text: str) -> None:
@@ -37,7 +37,7 @@ class PathResource(web.DynamicResource):
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
-        self._parts = [_Part(text) for text in path.removeprefix("/").split("/")]
+        self._parts = [_PathPart(text) for text in path.removeprefix("/").split("/")]
 
     async def resolve(self, request: web.Request) -> tuple[UrlMappingMatchInfo | None, set[str]]:
         """The handler and the decoded parameters, or a refusal (400) of one that cannot be decoded."""

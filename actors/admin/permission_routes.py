@@ -1,8 +1,8 @@
 """The admin's paths of permissions: which roles may use a namespace, its topics, and its subscriptions.
 
 They are stored as the policy `auth_policies` of the namespace. Brokers do not check them yet, as a Pulsar without
-authorization does not. Statuses are Pulsar's 4.2.4, with these exceptions: a word that is no action is refused (400),
-where Pulsar stores null, and so is a grant to a topic without a body; a subscription without grants is 404, not 500.
+authorization does not. Statuses are Pulsar's 4.2.4, with three exceptions. A word that is no action is refused (400),
+where Pulsar stores null. So is a grant to a topic without a body. A subscription without grants is 404, not 500.
 """
 
 import asyncio

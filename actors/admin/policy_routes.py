@@ -2,7 +2,7 @@
 in the body of a request.
 
 Statuses and reasons are Pulsar's 4.2.4, with these exceptions. A number with a fraction for a whole one is refused
-(400), and so is null; Pulsar takes 1.5 for 1, and null for 0 or false. A number of over 32 bits is refused with 400,
+(400), and so is null. Pulsar takes 1.5 for 1, and null for 0 or false. A number of over 32 bits is refused with 400,
 where Pulsar answers 500.
 """
 

@@ -6,9 +6,9 @@ its producers and consumers at once; requests under way end unanswered.
 
 Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
 are in flight. It also pauses while the peer does not read its answers, and while a topic has taken more than its rate
-allows. What was read before waits, too, where a topic's rate or the bytes of the broker are the reason: these frames
-are kept in order, at most one read buffer of them. Dispatch to its consumers pauses with a full
-write buffer (`writable`). What is written within one turn of the loop leaves together.
+allows. Where a topic's rate or the bytes of the broker are the reason, what was read before waits, too. These frames
+are kept in order, at most one read buffer of them. Dispatch to its consumers pauses with a full write buffer
+(`writable`). What is written within one turn of the loop leaves together.
 
 What the commands do lies in families (`link.CommandFamily`), of which the broker's service hands in the list. Only
 SEND is not looked up among them: it has a path of its own.

@@ -8,7 +8,7 @@ Guarantees of every dispatcher:
 
 - Entries go out in the order of positions, except where a redelivery brings one back.
 - An entry that the cursor counts as acknowledged is never sent.
-- Nothing is held of an entry that the cursor has passed, however it did (`passed`): no consumer has it unacknowledged,
+- Nothing is held of an entry that the cursor has passed, however it did (`passed`). No consumer has it unacknowledged,
   it waits for no redelivery, and its redeliveries are not counted. Only a gate may forget it later, at its time.
 - A consumer gets entries only while it is able (`able`): permits left, not blocked by unacknowledged messages, its
   connection writable. Permits count messages; a batch that is larger than what is left goes out whole and leaves the

@@ -2,10 +2,11 @@
 
 A reader is a consumer of a non-durable subscription of its own. There is more to read when the receive queue has a
 message. When it has none, the broker says where the topic ends, and the reader waits until everything up to there has
-come. What came and is not for the application counts as read: chunks of a message that did not become complete, a chunk
-that was stored twice, discarded and compacted messages, keys of other ranges. So the answer is never yes for something
-that will not be delivered. What the broker itself passes over moves the subscription's position there, which it is
-asked for again now and then. Messages are acknowledged as they are taken, so that the broker keeps no backlog.
+come. What came and is not for the application counts as read. That is chunks of a message that did not become complete,
+a chunk that was stored twice, discarded and compacted messages, and keys of other ranges. So the answer is never yes
+for something that will not be delivered. What the broker itself passes over moves the subscription's position there,
+which it is asked for again now and then. Messages are acknowledged as they are taken, so that the broker keeps no
+backlog.
 """
 
 import asyncio

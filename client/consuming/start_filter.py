@@ -8,7 +8,7 @@ The filter ends with the first entry that passes. For a publish time, the end of
 what lies behind is wanted whatever its producer's clock says.
 
 Only the broker knows where `MessageId.latest` and a publish time are. Once it has said so (`placed`), the filter names
-an entry: a subscription that is made again then begins there, and not at a later end of the topic.
+an entry. A subscription that is made again then begins there, and not at a later end of the topic.
 """
 
 from collections.abc import Callable

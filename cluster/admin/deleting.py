@@ -24,7 +24,7 @@ STATS_PATH = f"{TOPIC_PATH}/stats"
 PARTITIONED_STATS_PATH = f"{TOPIC_PATH}/partitioned-stats"
 LIST_PATH = f"{NAMESPACE_PATH}/topics"
 
-Look = Callable[[AdminSession, Command, ArgumentValues], Mapping[str, int]]
+Survey = Callable[[AdminSession, Command, ArgumentValues], Mapping[str, int]]
 """What a command would take away: numbers by what they count."""
 
 
@@ -32,7 +32,7 @@ Look = Callable[[AdminSession, Command, ArgumentValues], Mapping[str, int]]
 class Losses:
     """How a command looks at what it takes away, and which of the numbers are worth a question."""
 
-    look: Look
+    look: Survey
     routes: tuple[tuple[str, str], ...]
     matter: frozenset[str]
 
@@ -83,7 +83,7 @@ def _stats(session: AdminSession, command: Command, values: ArgumentValues, path
     return found if is_text_map(found) else {}
 
 
-def _of_topic(path: str) -> Look:
+def _of_topic(path: str) -> Survey:
     def look(session: AdminSession, command: Command, values: ArgumentValues) -> Mapping[str, int]:
         stats = _stats(session, command, values, path)
         if not stats:

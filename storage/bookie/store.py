@@ -440,8 +440,8 @@ class BookieStore:
     async def check_disk(self) -> DiskUsage:
         """Look at the disk and become read-only or writable accordingly. Raises OSError.
 
-        A directory that is gone is fatal, with StorageFailed: the files that are still open would be lost with the
-        process, after the bookie has said that entries are stored.
+        A directory that is gone is fatal, with StorageFailed. The files that are still open end with the process, after
+        the bookie has said that their entries are stored.
         """
         try:
             usage = await self._env.offload.run(self._env.files.disk_usage, self.entries.directory)

@@ -13,26 +13,26 @@ from . import keys
 from .record_kinds import NAMES_NO_LEDGERS, RecordKind
 from .store import MetadataStore, pack, unpack
 
-Value = bool | int | float | str
+StoredValue = bool | int | float | str
 
 
-async def read_stored_settings(store: MetadataStore) -> dict[str, Value] | None:
+async def read_stored_settings(store: MetadataStore) -> dict[str, StoredValue] | None:
     """What is stored; None in a new cluster, and in one of an older release. Raises MetadataError."""
     record = await store.get(keys.STORED_SETTINGS)
     return None if record is None else unpack_settings(record.value)
 
 
-async def write_stored_settings(store: MetadataStore, chosen: Mapping[str, Value]) -> None:
+async def write_stored_settings(store: MetadataStore, chosen: Mapping[str, StoredValue]) -> None:
     """Replace what is stored. No coordinator runs that could do so meanwhile."""
     record = await store.get(keys.STORED_SETTINGS)
     await store.put(keys.STORED_SETTINGS, pack_settings(chosen), record.version if record is not None else None)
 
 
-def pack_settings(chosen: Mapping[str, Value]) -> bytes:
+def pack_settings(chosen: Mapping[str, StoredValue]) -> bytes:
     return pack({"settings": dict(chosen)})
 
 
-def unpack_settings(value: bytes) -> dict[str, Value]:
+def unpack_settings(value: bytes) -> dict[str, StoredValue]:
     """The inverse of `pack_settings`. Raises MetadataError."""
     try:
         record = unpack(value)
@@ -46,7 +46,7 @@ def unpack_settings(value: bytes) -> dict[str, Value]:
     return values
 
 
-def _is_value(value: object) -> TypeGuard[Value]:
+def _is_value(value: object) -> TypeGuard[StoredValue]:
     return isinstance(value, bool | int | float | str)
 
 

@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
 from magnetar.actors.broker.service import COMMAND_FAMILIES
-from magnetar.protocol.bounds import BOUNDS, AtUse, Items, Text, Words, check_command, check_text
+from magnetar.protocol.bounds import BOUNDS, AtUse, ListBound, NumbersBound, TextBound, check_command, check_text
 from magnetar.protocol.errors import InvalidTopicName, NotAllowedError
 from magnetar.protocol.frames import FIELD_OF_TYPE
 from magnetar.protocol.pulsar_pb2 import BaseCommand
@@ -46,13 +46,13 @@ def large(kind: int, path: str, *, over: int) -> Any:
     for name in parents:
         content = getattr(content, name)
     field = content.DESCRIPTOR.fields_by_name[last]
-    if isinstance(bound, Text):
+    if isinstance(bound, TextBound):
         size = bound.bytes_max + over
         setattr(content, last, "x" * size if field.type == FieldDescriptor.TYPE_STRING else b"x" * size)
-    elif isinstance(bound, Words):
+    elif isinstance(bound, NumbersBound):
         getattr(content, last).extend([1] * (bound.count_max + over))
     else:
-        assert isinstance(bound, Items)
+        assert isinstance(bound, ListBound)
         for _ in range(bound.count_max + over):
             getattr(content, last).add(**_member(field))
     return command
