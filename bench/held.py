@@ -20,7 +20,6 @@ from admin_http import ask
 from rows import RESULTS, Report, Row
 
 import magnetar
-from magnetar.cluster.planning import load_settings
 from magnetar.cluster.preparing import StartOptions
 from magnetar.cluster.ray_cluster import RayCluster, start_on_ray
 
@@ -32,7 +31,7 @@ SUBSCRIPTION = "holder"
 
 def run(directory: Path, report: Report, seconds: float = SECONDS) -> None:
     """Both rows."""
-    options = StartOptions(load_settings(), brokers=1, port=0, admin_port=0)
+    options = StartOptions(brokers=1, port=0, admin_port=0)
     cluster = start_on_ray(str(directory / "held"), options, detach=False)
     try:
         sessions, redeliveries = measure(cluster, seconds)

@@ -96,7 +96,7 @@ class PermissionRoutes:
         await self._ask.partitions(topic=topic.full)
         grants = await self._grants(topic.namespace)
         own = cast("dict[str, Words]", grants.get(OF_TOPICS, {})).get(topic.full, {})
-        wide = cast("Words", grants.get(OF_NAMESPACE, {}))
+        wide = grants.get(OF_NAMESPACE, {})
         shown = {role: _ordered([*wide.get(role, []), *own.get(role, [])]) for role in {**wide, **own}}
         return json_answer(shown)
 

@@ -22,6 +22,7 @@ INT_MAX = (1 << 31) - 1
 LONG_MAX = (1 << 63) - 1
 
 T = TypeVar("T")
+D = TypeVar("D")
 E = TypeVar("E", bound=enum.Enum)
 R = TypeVar("R", bound="FieldRecord")
 
@@ -301,7 +302,7 @@ class _PartOfRecord:
     kind: Kind[object]
 
 
-def part(name: str, kind: Kind[T], default: T) -> T:
+def part(name: str, kind: Kind[T], default: D) -> T | D:
     """Declare a field of a `FieldRecord`: its name in Pulsar's JSON, and what a value without it has."""
     return dataclasses.field(default=default, metadata={_PART: _PartOfRecord(name, cast("Kind[object]", kind))})
 
