@@ -96,11 +96,13 @@ class Core:
         self.last_id += 1
         return self.last_id
 
-    async def reconnect(self, what: str, attempt: Any, wanted: Any) -> None:
+    async def reconnect(self, what: str, attempt: Any, wanted: Any, final: Any) -> None:
         while wanted():
             try:
                 await attempt()
-            except ConnectionClosed:
+            except MagnetarError as error:
+                if final(error):
+                    raise
                 await asyncio.sleep(0)
 
 
