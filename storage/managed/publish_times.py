@@ -63,9 +63,11 @@ class Arrivals:
         position = self._chain.last_confirmed
         if position <= self._last:
             return
-        if not self._times_ms or self._last_ms - self._times_ms[-1] >= self._spacing_ms:
+        now_ms = max(self._clock.now_ms(), self._last_ms)
+        # By the time of what comes now: after a pause, what came before it must not count as arrived with this.
+        if not self._times_ms or now_ms - self._times_ms[-1] >= self._spacing_ms:
             self._keep_last()
-        self._last, self._last_ms = position, max(self._clock.now_ms(), self._last_ms)
+        self._last, self._last_ms = position, now_ms
 
     def latest_ms(self, position: Position) -> int:
         """The end of an entry's bracket: it arrived then, or before."""

@@ -452,6 +452,19 @@ DIFFERENCES: tuple[Difference, ...] = (
         "a configuration inside|a check of quotas",
     ),
     Difference(
+        "no client uses the metadata store: the refusal says so",
+        None,
+        "a JSON body with a reason",
+        "there_is_one_cluster",
+        "a configuration inside",
+    ),
+    Difference(
+        "the broker knows at any time since when the oldest message is there; Pulsar knows it after its next check",
+        r"\S*\.oldestBacklogMessageAgeSeconds = -1",
+        r"\S*\.oldestBacklogMessageAgeSeconds = 0",
+        steps=STATISTICS,
+    ),
+    Difference(
         "a subscription that a topic does not have needs no change",
         "status 500|a JSON body with a reason",
         "status 204|no body",

@@ -58,6 +58,17 @@ def test_what_the_broker_sees_arrive_is_known_to_the_second() -> None:
     assert topic.arrivals.latest_ms((1, 29)) == 109_000 and topic.arrivals.before(109_001) == (1, 29)
 
 
+def test_what_came_before_a_pause_did_not_arrive_with_what_came_after_it() -> None:
+    topic = Topic([LedgerInfo(1, 0)], 100_000)
+    for _ in range(3):
+        topic.now_ms += 10
+        topic.append()
+    topic.now_ms += 60_000
+    topic.append()
+    assert [topic.arrivals.latest_ms((1, entry_id)) for entry_id in range(4)] == [100_030] * 3 + [160_030]
+    assert topic.arrivals.before(100_031) == (1, 2)
+
+
 def test_notes_are_bounded_and_stay_true() -> None:
     topic = Topic([LedgerInfo(1, 0)], 0)
     for _ in range(20_000):
