@@ -19,6 +19,7 @@ from magnetar.client.producing.entry_encoder import EntryEncoder
 from magnetar.client.producing.outbox import Batch, ignore
 from magnetar.protocol import entries
 from magnetar.protocol.compression import CompressionType
+from magnetar.protocol.entries import is_marker
 from magnetar.protocol.errors import (
     ChecksumError,
     CryptoError,
@@ -102,12 +103,16 @@ def take_block(data: bytes) -> None:
     first, last, entry = data[0] if data else 0, data[1] if len(data) > 1 else 0, data[2:]
     messages, rows = _open(entry), _read(entry)
     if messages is None:
-        if rows is not None:
+        if rows:  # none come of a marker, whatever is in it
             raise Wrong("the bulk reader takes what a consumer refuses")
         return
     if rows is None:
         if all(_plain(message) for message in messages):
             raise Wrong("the bulk reader refuses what a consumer takes")
+        return
+    if messages and is_marker(messages[0].entry.metadata):
+        if rows:
+            raise Wrong(f"{len(rows)} rows came of a marker")
         return
     if len(rows) != len(messages):
         raise Wrong(f"{len(rows)} rows, {len(messages)} messages")

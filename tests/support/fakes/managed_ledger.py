@@ -95,7 +95,8 @@ class MemoryCursor:
         await self.flush_allowed.wait()
         self.flushes += 1
 
-    async def reset(self, position: Position) -> None:
+    async def reset(self, position: Position, part: object = None) -> None:
+        """What is open of the batch at `position` is not kept."""
         await asyncio.sleep(0)
         self._first = position
         self._beyond.clear()

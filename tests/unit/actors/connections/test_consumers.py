@@ -167,7 +167,7 @@ async def test_acknowledged_messages_do_not_come_again():
 
 async def test_cumulative_acknowledgement_and_its_limits():
     async with broker_front() as front:
-        peer = await filled(front, 5)
+        peer = await filled(front, 5, messages=3)
         await peer.subscribe(TOPIC, "s")
         peer.write(ack(1, [(1, 2)], cumulative=True))
         await peer.settle()

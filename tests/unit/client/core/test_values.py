@@ -23,6 +23,7 @@ from magnetar.protocol.errors import (
     InvalidConfiguration,
     InvalidUrl,
     LedgerFenced,
+    OperationNotSupported,
     ProtocolError,
     Timeout,
 )
@@ -95,12 +96,17 @@ def test_service_urls(url: str, addresses: list[tuple[str, int]]) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["", "localhost:6650", "http://a:1", "pulsar+ssl://a:1", "pulsar://", "pulsar://a:0", "pulsar://a:65536",
+    ["", "localhost:6650", "http://a:1", "pulsar://", "pulsar://a:0", "pulsar://a:65536",
      "pulsar://a:x", "pulsar://a:1,", "pulsar://::1:5", "pulsar://a/b:5", "pulsar://a:٣"],
 )  # fmt: skip
 def test_what_is_no_service_url(url: str) -> None:
     with pytest.raises(InvalidUrl):
         parse_service_url(url)
+
+
+def test_a_service_url_with_tls_is_refused_with_the_reason() -> None:
+    with pytest.raises(OperationNotSupported, match="asks for TLS"):
+        parse_service_url("pulsar+ssl://a:1")
 
 
 # ---- Configurations ----
@@ -186,7 +192,8 @@ def test_start_filters(
     assert (wanted and [index for index in range(4) if wanted(index)]) == kept
 
 
-def test_a_start_time_holds_until_it_is_passed() -> None:
-    start = StartFilter(MessageId.earliest, True, 100)
-    assert start.drops(entry(0, publish_time=99)) and not start.is_passed(entry(0, publish_time=99))
+def test_a_start_time_holds_until_it_is_passed_or_the_topic_ended_when_it_was_sought() -> None:
+    start = StartFilter(MessageId.earliest, True, 100, end=entry(1).position)
+    assert start.drops(entry(0, publish_time=99)) and start.drops(entry(1, publish_time=99))
     assert not start.drops(entry(1, publish_time=100)) and start.is_passed(entry(1, publish_time=100))
+    assert not start.drops(entry(2, publish_time=99)) and start.is_passed(entry(2, publish_time=99))
