@@ -105,7 +105,7 @@ def test_no_request_that_the_description_allows_fails_or_is_answered_otherwise(a
 def test_properties_of_a_subscription_are_texts_of_bounded_size(admin_url: str) -> None:
     path = "/admin/v2/persistent/public/default/topic/subscription/s/properties"
     _ask(admin_url, "PUT", path, {"a": "b"})
-    for wrong, status in (([], 400), ({"a": 1}, 400), ({"a": "x" * (16 << 10)}, 412)):
+    for wrong, status in (([], 400), ({"a": ["b"]}, 400), ({"a": "x" * (16 << 10)}, 412)):
         with pytest.raises(urllib.error.HTTPError) as refused:
             _ask(admin_url, "PUT", path, wrong)
         refused.value.close()
