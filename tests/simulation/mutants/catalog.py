@@ -24,6 +24,7 @@ from .namespaces import NAMESPACES
 from .original import ORIGINAL
 from .own import OWN
 from .policies import POLICIES
+from .readers import READERS
 from .repair import REPAIR
 from .restarting import RESTARTING
 from .resting import RESTING
@@ -47,6 +48,7 @@ MUTANTS = {
         *ORIGINAL,
         *OWN,
         *POLICIES,
+        *READERS,
         *REPAIR,
         *RESTARTING,
         *RESTING,

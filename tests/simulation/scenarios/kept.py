@@ -2,7 +2,7 @@
 
 In the scenario "kept" every run has one. In a scenario that has the name of a kind every run has this one. These are
 for mutants that only such a workload finds. Shares of the other runs have the kinds "draining", "restarting",
-"resting" and "growing".
+"resting", "growing" and "tailing".
 """
 
 from collections.abc import Callable
@@ -26,6 +26,7 @@ from ..workloads.numbered import Numbered
 from ..workloads.registering import Registering
 from ..workloads.restarting import Restarting
 from ..workloads.resting import Resting
+from ..workloads.tailing import Tailing
 from ..workloads.terminating import Terminating
 from ..workloads.workload import Workload
 from ..world.chance import drawn_apart
@@ -41,6 +42,8 @@ RESTING = "resting"
 RESTING_SHARE = 0.1
 GROWING = "growing"
 GROWING_SHARE = 0.1
+TAILING = "tailing"
+TAILING_SHARE = 0.05
 """Of the runs that have none."""
 
 Harmed = Callable[[], list[str]]
@@ -81,6 +84,8 @@ def draw(
         return []  # it comes at the end of the run, see `cluster`
     if kind == COMPACTING:
         return [Compacting(cluster, history, chance, "compactor-too", "compacted-too")]
+    if kind == TAILING:
+        return [Tailing(cluster, history, chance, "tailer", "tailed")]
     return KEPT[kind or drawn](cluster, history, chance)
 
 
@@ -143,5 +148,11 @@ KEPT: dict[str, Making] = {
     "terminating": _terminating,
     "registering": _registering,
 }
-BESIDES = {DRAINING: DRAINING_SHARE, RESTARTING: RESTARTING_SHARE, RESTING: RESTING_SHARE, GROWING: GROWING_SHARE}
+BESIDES = {
+    DRAINING: DRAINING_SHARE,
+    RESTARTING: RESTARTING_SHARE,
+    RESTING: RESTING_SHARE,
+    GROWING: GROWING_SHARE,
+    TAILING: TAILING_SHARE,
+}
 KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING)
