@@ -8,6 +8,7 @@ consumer moves to a dead letter topic: `letter_watch` says whether it may.
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any
 from unittest.mock import patch
 
@@ -35,16 +36,28 @@ class AcknowledgeWatch:
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
         receive, receive_many = AsyncConsumer.receive, AsyncConsumer.receive_many
+        batch_receive = AsyncConsumer.batch_receive
+        in_batch = ContextVar("in_batch", default=False)  # then `receive` gives its message to `batch_receive`
         leave_out, move = ConsumerAcks.acknowledge_entry, Letters._move
         acknowledge, cumulative = Subscription.acknowledge, Subscription.acknowledge_cumulative
 
         async def receiving(consumer: AsyncConsumer, *arguments: Any) -> Message:
             message = await receive(consumer, *arguments)
-            self.handed_over(consumer.subscription_name(), [message])
+            if not in_batch.get():
+                self.handed_over(consumer.subscription_name(), [message])
             return message
 
         async def receiving_many(consumer: AsyncConsumer, *arguments: Any) -> Sequence[Message]:
             messages = await receive_many(consumer, *arguments)
+            self.handed_over(consumer.subscription_name(), messages)
+            return messages
+
+        async def batch_receiving(consumer: AsyncConsumer) -> list[Message]:
+            within = in_batch.set(True)
+            try:
+                messages = await batch_receive(consumer)
+            finally:
+                in_batch.reset(within)
             self.handed_over(consumer.subscription_name(), messages)
             return messages
 
@@ -78,6 +91,7 @@ class AcknowledgeWatch:
         for owner, name, wrapper in (
             (AsyncConsumer, "receive", receiving),
             (AsyncConsumer, "receive_many", receiving_many),
+            (AsyncConsumer, "batch_receive", batch_receiving),
             (ConsumerAcks, "acknowledge_entry", leaving_out),
             (Letters, "_move", moving),
             (Subscription, "acknowledge", acknowledging),

@@ -1,7 +1,7 @@
 """Readers that begin at the end of a topic, or at a time to come, and calls that are cancelled. `Tailing`.
 
 - I4: a reader is given what was sent after it began, in order, nothing left out, nothing twice: also when its topic
-  moves before the first message.
+  moves before the first message. A producer may send a message again, which is then stored twice: nothing deduplicates.
 - I7: what a cancelled call had taken is given to a later call of the same consumer, in order. No new subscription is
   needed for that.
 - I8: a reader that asks whether there is more gets an answer, and reads to the end.
@@ -36,6 +36,14 @@ class Tail:
     reader: Any
     first: int
     given: list[int] = field(default_factory=list)
+    places: list[tuple[int, int, int]] = field(default_factory=list)
+    """Where each of these stands."""
+
+    def take(self, message: Any) -> None:
+        """It was given this message."""
+        self.given.append(int(message.data()))
+        ledger_id, entry_id, index = message.message_id()[:3]
+        self.places.append((ledger_id, entry_id, index))
 
 
 class Tailing(Workload):
@@ -50,19 +58,33 @@ class Tailing(Workload):
         """The number of the next message that is sent."""
         self._stored: dict[int, None] = {}
         """Numbers with a receipt, in this order."""
+        self._order = asyncio.Lock()
+        """Held from the draw of a number until its message is sent."""
         self._tails: list[Tail] = []
         self._given: dict[int, None] = {}
         """What the consumer was given, in the order of the first time."""
 
     async def setup(self) -> None:
         self.connect()
+        self._reading_client = self.cluster.client(self.process, operation_timeout_seconds=10)
         partitions = await self.again(partial(self.client.get_topic_partitions, self.topic))
         self.topic = partitions[0]
+        await self.again(self._keep_ledgers)
         self._consumer = await self.again(self._subscribe)
         self._producer = await self.again(
             partial(self.client.create_producer, self.topic, send_timeout_millis=0, batching_max_messages=5)
         )
         await self._begin_tail()
+
+    async def _keep_ledgers(self) -> None:
+        """Make a subscription that acknowledges nothing.
+
+        Brokers delete what all durable subscriptions have acknowledged, also before a reader that is behind gets it.
+        """
+        keeper = await self.client.subscribe(
+            self.topic, f"{self.name}-keeper", initial_position=magnetar.InitialPosition.Earliest
+        )
+        await keeper.close()
 
     async def _subscribe(self) -> Any:
         policy = magnetar.ConsumerBatchReceivePolicy(50, -1, 3_000)
@@ -74,11 +96,28 @@ class Tailing(Workload):
             batch_receive_policy=policy,
         )
 
+    async def close(self) -> None:
+        await self._reading_client.close()
+        await super().close()
+
     async def _begin_tail(self) -> None:
+        if self.random.random() < 0.5:
+            await self._make_tail()
+            return
+        async with self._order:
+            await self._make_tail()
+            # The connection ends before anything has come, and a message is stored before there is another one.
+            for consumer in self._tails[-1].reader._reader.consumer.consumers:
+                if (connection := consumer.registration.connection) is not None:
+                    connection.close()
+                    self.history.counts["readers cut off before their first message"] += 1
+            await self._send_next(is_cut_short=False)
+
+    async def _make_tail(self) -> None:
         seeks = self.random.random() < 0.4
         start = MessageId.earliest if seeks else MessageId.latest
         options = {"receiver_queue_size": self._queue_size}
-        reader = await self.again(partial(self.client.create_reader, self.topic, start, **options))
+        reader = await self.again(partial(self._reading_client.create_reader, self.topic, start, **options))
         if seeks:
             ahead_ms = self.process.env.clock.now_ms() + HOUR_MS
             await self.again(partial(reader.seek, ahead_ms))
@@ -108,12 +147,16 @@ class Tailing(Workload):
         while not self.stopping:
             await self._pause()
             for _ in range(self.random.randint(1, 5)):
-                number, self._next = self._next, self._next + 1
-                send = partial(self._send, number)
-                try:
-                    await (self._cut_short(send) if self.random.random() < 0.2 else send())
-                except (MagnetarError, TimeoutError):
-                    self.history.counts["tailing sends failed"] += 1
+                async with self._order:
+                    await self._send_next(is_cut_short=self.random.random() < 0.2)
+
+    async def _send_next(self, *, is_cut_short: bool) -> None:
+        number, self._next = self._next, self._next + 1
+        send = partial(self._send, number)
+        try:
+            await (self._cut_short(send) if is_cut_short else send())
+        except (MagnetarError, TimeoutError):
+            self.history.counts["tailing sends failed"] += 1
 
     async def _send(self, number: int) -> None:
         await self._producer.send(b"%d" % number)
@@ -151,7 +194,7 @@ class Tailing(Workload):
             except (MagnetarError, TimeoutError):
                 continue
             if message is not None:
-                tail.given.append(int(message.data()))
+                tail.take(message)
             elif len(self._tails) < READERS_MAX and self.random.random() < 0.05:
                 await self._begin_tail()
 
@@ -162,7 +205,7 @@ class Tailing(Workload):
         await self._producer.flush()
         for tail in self._tails:
             while await self.again(tail.reader.has_message_available):
-                tail.given.append(int((await tail.reader.read_next(WAIT_MS)).data()))
+                tail.take(await tail.reader.read_next(WAIT_MS))
             self._check(tail)
             await tail.reader.close()
         try:
@@ -175,8 +218,12 @@ class Tailing(Workload):
         self.history.counts["tailed messages"] += len(self._stored)
 
     def _check(self, tail: Tail) -> None:
-        if tail.given != sorted({*tail.given}):
-            self.history.violated(f"I4: {tail.name} is given {tail.given}, out of order or twice")
+        if tail.places != sorted({*tail.places}):
+            self.history.violated(f"I4: {tail.name} is given {tail.places}, out of order or twice")
+        # A message that its producer sent again may stand there twice: the first one counts.
+        firsts = [*dict.fromkeys(number for number in tail.given if number >= tail.first)]
+        if firsts != sorted(firsts):
+            self.history.violated(f"I4: {tail.name} is given {firsts}, not in the order of sending")
         missing = [number for number in self._stored if number >= tail.first and number not in tail.given]
         if missing:
             self.history.violated(f"I4: {tail.name} began before {tail.first} and is not given {missing[:3]}")
