@@ -11,6 +11,7 @@ import pytest
 
 import magnetar
 from magnetar.client.core.configuration import ClientConfiguration
+from magnetar.protocol.names import port_of_broker
 from support.clients.partitions import create_partitioned
 from support.clients.workload import Publisher, check_history, read_log
 from support.nodes.network import Cut
@@ -168,7 +169,8 @@ def publish_and_receive(client, topic):
 def test_a_client_that_reaches_one_node_gets_to_all_brokers_through_it(hosts, cluster):
     entry = hosts.nodes[1]
     places = cluster.places()
-    urls = {f"pulsar://{places[f'broker-{number}'].address}:{6649 + number}" for number in range(1, NODES + 1)}
+    ports = {f"broker-{number}": port_of_broker(6650, number) for number in range(1, NODES + 1)}
+    urls = {f"pulsar://{places[broker].address}:{port}" for broker, port in ports.items()}
     assert set(cluster.service_urls) == urls, "each broker has the port of its number, on whichever node"
     at_broker, at_listener = next(url for url in urls if entry.address in url), f"pulsar://{entry.address}:6600"
     for name in ("by-listener", "by-scheme", "by-the-official-client", "by-nobody"):
