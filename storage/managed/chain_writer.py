@@ -252,12 +252,16 @@ class ChainWriter:
             closed = {info.ledger_id: info.closed for info in self._chain.infos}
             open_ids = [info.ledger_id for info in self._owned.record.ledgers if not closed.get(info.ledger_id)]
             for record in await self._ledgers.records.get_many(open_ids):
+                known = self._chain.last_confirmed
                 metadata = await self._ledgers.recover(record.metadata.ledger_id, record)
                 info = self._chain.get(metadata.ledger_id)
                 if info is None:
                     info = LedgerInfo(metadata.ledger_id, self._env.clock.now_ms())
                     self._chain.add_recovered(info, metadata.last_entry)
                 self._closed_as(info, metadata)
+                if self._chain.last_confirmed > known and self.on_confirmed is not None:
+                    # Failed appends turned out to be stored. No append may follow that tells dispatch of them.
+                    self.on_confirmed(info.ledger_id, [])
 
     async def _create_next(self) -> tuple[LedgerWriter, LedgerInfo]:
         """A new ledger, stored as the last of the chain. It is not yet in the chain in memory."""

@@ -5,7 +5,7 @@ A model of its own, fed by the calls that connections make (acknowledge, redeliv
 of its topic on one broker, so everything here begins again with each incarnation.
 
 - I6: an entry that a consumer holds goes out to nobody, not even to that consumer again, before it was acknowledged,
-  asked for again, or its consumer left.
+  asked for again, or its consumer left. Nobody holds what the cursor has passed over.
 - I6, Key_Shared: no two consumers hold entries of one key, and an entry that goes out for the first time is not behind
   one of its key that went out before, unless it waited for its delivery time.
 - I6, Failover: entries go to the consumer that was told last that it is active, and no consumer is told twice that it
@@ -55,6 +55,9 @@ class _Held:
         self.holders = {position: one for position, one in self.holders.items() if one is not consumer}
         self.last = None
 
+    def let_go_before(self, first: Position) -> None:
+        self.holders = {position: one for position, one in self.holders.items() if position >= first}
+
 
 class DeliveryWatch:
     """See the module."""
@@ -69,6 +72,7 @@ class DeliveryWatch:
         deliver = AttachedConsumer.deliver
         acknowledge, cumulative = Subscription.acknowledge, Subscription.acknowledge_cumulative
         redeliver, attach, detach = Subscription.redeliver, Subscription.attach, Subscription.detach
+        passed = Subscription._passed
 
         tell_active = AttachedConsumer.tell_active
 
@@ -101,6 +105,10 @@ class DeliveryWatch:
             self._asked_again(subscription, consumer, positions)
             redeliver(subscription, consumer, positions)
 
+        def passing(subscription: Subscription) -> None:
+            self._of(subscription).let_go_before(subscription.cursor.first_unacknowledged)
+            passed(subscription)
+
         async def attaching(subscription: Subscription, consumer: AttachedConsumer, subscription_type: int) -> None:
             self._attached[consumer] = subscription
             await attach(subscription, consumer, subscription_type)
@@ -121,6 +129,7 @@ class DeliveryWatch:
             (Subscription, "acknowledge", acknowledging),
             (Subscription, "acknowledge_cumulative", acknowledging_up_to),
             (Subscription, "redeliver", redelivering),
+            (Subscription, "_passed", passing),
             (Subscription, "attach", attaching),
             (Subscription, "detach", detaching),
         ):

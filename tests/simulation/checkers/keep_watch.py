@@ -46,11 +46,14 @@ class Kept:
 
 
 class Stored(NamedTuple):
-    """What is known of an entry: when a broker was given it first, by a clock that is right, and by the broker's."""
+    """What is known of an entry: when a broker was given it first, by a clock that is right, and by the broker's.
+
+    `taker` is the topic as that broker had it loaded. Once it is loaded again, clocks of others tell when the entry came.
+    """
 
     arrived_ms: int
     by_brokers_ms: int
-    broker: Clock
+    taker: object
     size_bytes: int
 
 
@@ -76,7 +79,7 @@ class KeepWatch:
 
         def appending(ledger: ManagedLedger, body: bytes, callback: Any) -> None:
             if self._is_mine(ledger.name):
-                self.arrives(body, ledger._home.env.clock)
+                self.arrives(body, ledger._home.env.clock, ledger)
                 callback = self._behind(ledger.name, body, callback)
             append(ledger, body, callback)
 
@@ -125,9 +128,9 @@ class KeepWatch:
 
         return answered
 
-    def arrives(self, body: bytes, broker: Clock) -> None:
+    def arrives(self, body: bytes, broker: Clock, taker: object) -> None:
         """A broker with that clock is given an entry. It may be the second one that is."""
-        self._given.setdefault(body, Stored(self._now_ms(), broker.now_ms(), broker, len(body)))
+        self._given.setdefault(body, Stored(self._now_ms(), broker.now_ms(), taker, len(body)))
 
     def holds(self, partition: str, position: Position, body: bytes) -> None:
         """An entry is stored."""
@@ -155,15 +158,15 @@ class KeepWatch:
         if not passed:
             return
         if expired:
-            self.expired(ledger.name, passed, subscription.host.env.clock)
+            self.expired(ledger.name, passed, subscription.host.env.clock, ledger)
         else:
             left = ledger.entries_between(passed[-1], ledger.last_confirmed)
             self.evicted(ledger.name, len(passed), left)
         if subscription.durable:
             self.done(ledger.name, subscription.name, passed)
 
-    def expired(self, partition: str, passed: list[Position], broker: Clock) -> None:
-        """These entries count as too old, by the clock of a broker."""
+    def expired(self, partition: str, passed: list[Position], broker: Clock, loaded: object) -> None:
+        """These entries count as too old, by the clock of a broker, which has the topic loaded as `loaded`."""
         now_ms = broker.now_ms()
         self._history.counts["entries expired"] += len(passed)
         entries = self._entries.get(partition, {})
@@ -174,7 +177,7 @@ class KeepWatch:
                 return
             if stored is None:
                 continue
-            apart_ms = 0 if broker is stored.broker else CLOCKS_APART_MS
+            apart_ms = 0 if loaded is stored.taker else CLOCKS_APART_MS
             if stored.by_brokers_ms + self._kept.ttl_s * 1000 > now_ms + apart_ms:
                 self._history.violated(
                     f"I7: {who()} lets {position} of {partition} expire {now_ms - stored.by_brokers_ms} ms after it "

@@ -118,7 +118,7 @@ def keeping(kept: Kept, *arrived_ms: int, broker: Any = None) -> tuple[History, 
     watch.subscribed(PATH, "s")
     for number, time_ms in enumerate(arrived_ms):
         sent = entry(publish_time=number + 1)
-        watch.arrives(sent, broker or clock(time_ms))
+        watch.arrives(sent, broker or clock(time_ms), "first load")
         watch.holds(PATH, (1, number), sent)
     return history, watch
 
@@ -130,7 +130,7 @@ def test_what_expires_is_old_enough(ttl_s: int, apart: bool, violations: list[st
     broker = clock(NOW_MS - 1_500)
     history, watch = keeping(Kept(ttl_s=ttl_s), NOW_MS - 1_500, broker=broker)
     broker.now_ms = lambda: NOW_MS
-    watch.expired(PATH, [(1, 0)], clock(NOW_MS) if apart else broker)
+    watch.expired(PATH, [(1, 0)], broker, "second load" if apart else "first load")
     assert broken(history) == violations
 
 

@@ -76,6 +76,16 @@ def _cover_one_more(stack: ExitStack) -> None:
     replace(stack, buckets, "bridged", joined)
 
 
+def _let_due_ones_wait(stack: ExitStack) -> None:
+    """An entry is due one tick before its timer fires, so dispatch is not told of it."""
+
+    def held_upto(self: Any) -> int:
+        upto_ms: int = self._due_upto_ms()
+        return upto_ms
+
+    replace(stack, Delays, "_held_upto_ms", held_upto)
+
+
 DELAYS = (
     Mutant("too early", "strict delivery times are kept as loosely as others", "I12", _never_be_strict, "delaying"),
     Mutant(
@@ -104,6 +114,13 @@ DELAYS = (
         "a bucket of delayed messages covers a position behind its entries that is not acknowledged",
         "I7",
         _cover_one_more,
+        "delaying",
+    ),
+    Mutant(
+        "two times",
+        "a delayed entry counts as due before the time for which its timer is set",
+        "I8",
+        _let_due_ones_wait,
         "delaying",
     ),
 )

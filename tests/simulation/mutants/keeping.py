@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 from magnetar.actors.keeping import topic_keeping
 from magnetar.actors.keeping.topic_keeping import KeptSubscription, TopicKeeping
+from magnetar.actors.topics.subscription import Subscription
 from magnetar.protocol.message_id import Position
 from magnetar.storage.managed.chain import LedgerInfo
 from magnetar.storage.managed.publish_times import Arrivals
@@ -58,6 +59,27 @@ def _believe_every_stamp(stack: ExitStack) -> None:
     replace(stack, Arrivals, "arrived_ms", lambda self, position, stamp_ms: stamp_ms)
 
 
+def _believe_stamps_ahead(stack: ExitStack) -> None:
+    """An entry with a publish time to come stays until then, and keeps those behind it."""
+    arrived_ms = Arrivals.arrived_ms
+    _read_all(stack)
+
+    def arrived(self: Arrivals, position: Position, stamp_ms: int | None) -> int:
+        return max(arrived_ms(self, position, stamp_ms), stamp_ms or 0)
+
+    replace(stack, Arrivals, "arrived_ms", arrived)
+
+
+def _leave_it_held(stack: ExitStack) -> None:
+    """Dispatch is not told of what its cursor passed over."""
+
+    def passed(self: Subscription) -> None:
+        if not self.closed:
+            self._note_moved()
+
+    replace(stack, Subscription, "_passed", passed)
+
+
 KEEPING: Sequence[Mutant] = (
     Mutant("forgotten retention", "a ledger that retention covers is trimmed", "I9", _trim_what_retention_covers),
     Mutant("short retention", "minutes of retention count as seconds", "I9", _take_seconds_for_minutes, "keeping"),
@@ -70,4 +92,18 @@ KEEPING: Sequence[Mutant] = (
         "keeping",
     ),
     Mutant("all evicted", "a quota that is exceeded takes the whole backlog away", "I7", _evict_all, "keeping"),
+    Mutant(
+        "head of next year",
+        "a message with a publish time to come ends the time to live of those behind it",
+        "I8",
+        _believe_stamps_ahead,
+        "keeping",
+    ),
+    Mutant(
+        "still held",
+        "what expired, was skipped or was evicted counts as held by its consumers",
+        "I7",
+        _leave_it_held,
+        "withholding",
+    ),
 )

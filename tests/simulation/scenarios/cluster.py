@@ -37,6 +37,7 @@ from ..checkers.policies_agree import policies_agree
 from ..checkers.release_watch import ReleaseWatch
 from ..checkers.rest_watch import RestWatch, topics_are_loaded
 from ..checkers.slots_agree import slots_agree
+from ..checkers.stall_watch import StallWatch
 from ..checkers.store_watch import StoreWatch, missing_copies
 from ..checkers.validation import Validation
 from ..faults import silence_of_database
@@ -464,6 +465,7 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     cluster.on_record.append(rest_watch.metadata_changed)
     ReleaseWatch(history, partial(broker_of, cluster)).install(stack)
     publish_watch.install(history, stack)
+    StallWatch(history).install(stack)
 
 
 def broker_of(cluster: SimCluster, owner: SlotOwner) -> BrokerService | None:

@@ -2,7 +2,7 @@
 
 In the scenario "kept" every run has one. In a scenario that has the name of a kind every run has this one. These are
 for mutants that only such a workload finds. Shares of the other runs have the kinds "draining", "restarting",
-"resting", "growing" and "tailing".
+"resting", "growing", "tailing" and "withholding".
 """
 
 from collections.abc import Callable
@@ -28,6 +28,7 @@ from ..workloads.restarting import Restarting
 from ..workloads.resting import Resting
 from ..workloads.tailing import Tailing
 from ..workloads.terminating import Terminating
+from ..workloads.withholding import Withholding
 from ..workloads.workload import Workload
 from ..world.chance import drawn_apart
 from ..world.cluster import SimCluster
@@ -44,6 +45,8 @@ GROWING = "growing"
 GROWING_SHARE = 0.1
 TAILING = "tailing"
 TAILING_SHARE = 0.05
+WITHHOLDING = "withholding"
+WITHHOLDING_SHARE = 0.05
 """Of the runs that have none."""
 
 Harmed = Callable[[], list[str]]
@@ -86,6 +89,8 @@ def draw(
         return [Compacting(cluster, history, chance, "compactor-too", "compacted-too")]
     if kind == TAILING:
         return [Tailing(cluster, history, chance, "tailer", "tailed")]
+    if kind == WITHHOLDING:
+        return [Withholding(cluster, history, chance, "withholder", "withheld")]
     return KEPT[kind or drawn](cluster, history, chance)
 
 
@@ -154,5 +159,6 @@ BESIDES = {
     RESTING: RESTING_SHARE,
     GROWING: GROWING_SHARE,
     TAILING: TAILING_SHARE,
+    WITHHOLDING: WITHHOLDING_SHARE,
 }
 KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING)

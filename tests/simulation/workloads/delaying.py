@@ -8,6 +8,8 @@ In some runs reads of the topic fail now and then. A Shared subscription sets as
 again after `RECALL_INTERVAL_S`. These runs have delays that are longer than that: a message that is sent when it is
 read again would be early.
 
+Brokers look for stalled dispatch much more often than with their keep-alive (`StallWatch`).
+
 - I12: nothing is delivered too early, nor after it was cancelled (`DelayWatch`).
 - I7: what has its receipt and was not cancelled is delivered until it is acknowledged, whatever became of consumers and
   brokers.
@@ -22,6 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 import magnetar
+from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.delays import buckets
 from magnetar.actors.topics.pump import RECALL_INTERVAL_S
 from magnetar.client.core.message_id import MessageId
@@ -50,6 +53,7 @@ FAILED_READS_SHARE = 0.2
 LONG_DELAY_MAX_S = RECALL_INTERVAL_S + 7.0
 LOOKS_MAX = 60
 LOOK_MS = 500
+STALLS_MAX_S = 0.4
 
 
 class Delaying(Workload):
@@ -140,6 +144,7 @@ class Delaying(Workload):
             self.begin(self._consume(index), "consume in time")
         if self._changes_policy:
             self.begin(self._change_policy_now_and_then(), "change delays")
+        self.begin(self._have_brokers_look(), "look for stalled dispatch")
 
     def crash(self) -> None:
         super().crash()
@@ -221,6 +226,14 @@ class Delaying(Workload):
         else:
             await consumer.negative_acknowledge(message)
 
+    async def _have_brokers_look(self) -> None:
+        """Brokers look for stalled dispatch at once with their keep-alive, which is too seldom here."""
+        while not self.stopping:
+            await asyncio.sleep(self.random.random() * STALLS_MAX_S)
+            for node in self.cluster.brokers:
+                if node.ready and node.process is not None:
+                    node.process.spawn(_look_for_stalls(node.service), "look for stalled dispatch")
+
     # -- the policy --------------------------------------------------------------------------------------------------
 
     async def _change_policy_now_and_then(self) -> None:
@@ -261,3 +274,7 @@ class Delaying(Workload):
             )
         for consumer in self._consumers:
             await consumer.close()
+
+
+async def _look_for_stalls(broker: BrokerService) -> None:
+    broker.topics.check()

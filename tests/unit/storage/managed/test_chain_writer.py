@@ -62,6 +62,31 @@ async def test_after_a_publish_failure_the_next_append_settles_the_old_ledger_fi
     await managed.close()
 
 
+async def test_who_waits_for_entries_is_told_when_failed_appends_turn_out_to_be_stored(cluster, monkeypatch):
+    """At once, although there is no next ledger yet."""
+    managed = await open_(cluster, keep=True)
+    await append(managed, bodies(3))
+    cluster[1].hang()
+    cluster[2].crash()
+    adds = await append(managed, bodies(4, 3))
+    assert len(adds.errors) == 4
+    ends: list[tuple[int, int]] = []
+    managed.on_appended.append(lambda: ends.append(managed.last_confirmed))
+    cluster[1].wake()
+    cluster[2].restart()
+    await until(lambda: len(cluster.client.usable()) == 3)
+
+    async def never():
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(managed._writer, "_create_next", never)
+    managed._writer.start()
+    await until(lambda: managed.last_confirmed[1] >= 3)
+    await until(lambda: bool(ends))
+    assert ends == [managed.last_confirmed]
+    await managed.close()
+
+
 async def test_a_start_after_a_failure_does_not_fence_a_ledger_closed_by_a_rollover(cluster, monkeypatch):
     """Recovering it while its writer was closing it looked to that writer like another owner."""
     managed = await open_(cluster, keep=True)
