@@ -225,6 +225,10 @@ class History:
             if highest > new.last_entry:
                 self.violated(f"I3: ledger {ledger_id} was closed at {new.last_entry}, acknowledged up to {highest}")
 
+    def metadata_restored(self) -> None:
+        """Older metadata is back. No bookie knows the id of a ledger that never had an entry: it may be given again."""
+        self._closed = {ledger_id: end for ledger_id, end in self._closed.items() if end[0] >= 0}
+
     # -- at the end --------------------------------------------------------------------------------------------------
 
     def check_log(self, topic: str, log: Log) -> None:

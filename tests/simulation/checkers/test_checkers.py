@@ -112,6 +112,18 @@ def test_a_closed_ledger_covers_what_was_acknowledged_and_stays() -> None:
     assert broken(history) == ["I3"]
 
 
+@pytest.mark.parametrize(("last_entry", "violations"), [(-1, []), (0, ["I3"])])
+def test_after_a_restore_the_id_of_a_ledger_without_entries_may_be_given_again(
+    last_entry: int, violations: list[str]
+) -> None:
+    history = History()
+    closed = Versioned(LEDGER.close(last_entry, 0).pack(), 1)
+    history.metadata_changed(metadata_keys.ledger(7), Versioned(LEDGER.pack(), 0), closed)
+    history.metadata_restored()
+    history.entry_acknowledged(7, 1)
+    assert broken(history) == violations
+
+
 def test_what_a_subscription_owes() -> None:
     log = log_of(b"p:k:0", b"p:k:1", b"p:k:2", b"p:k:3")
     history = sent(*(message.payload for message in log))

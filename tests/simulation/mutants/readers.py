@@ -4,10 +4,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from magnetar.client.aio.reader import AsyncReader
+from magnetar.client.aio.table_view import AsyncTableView
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
 from magnetar.client.consuming.receive_queue import ReceiveQueue
 from magnetar.client.consuming.start_filter import StartFilter
+from magnetar.client.core.context import Core
+from magnetar.client.core.message_id import MessageId
+from magnetar.protocol.message_id import EARLIEST_POSITION, Position
 
 from .mutant import Mutant, replace
 
@@ -35,6 +40,34 @@ def _keep_what_was_taken(stack: ExitStack) -> None:
     replace(stack, ReceiveQueue, "put_back", put_back)
 
 
+def _wait_for_what_does_not_come(stack: ExitStack) -> None:
+    """A reader is at the end when it was given the last entry, and not when that came and was passed over."""
+    arrive = ReceiveQueue.arrive
+    has_come = PartitionConsumer.has_come
+
+    def arriving(self: ReceiveQueue, entry: Any) -> None:
+        entry.source.last_given = entry.position
+        arrive(self, entry)
+
+    def came(self: Any, last: MessageId) -> bool:
+        given: Position = self.__dict__.get("last_given", EARLIEST_POSITION)
+        return has_come(self, last) and (self._last_arrived is None or last.position <= given)
+
+    replace(stack, ReceiveQueue, "arrive", arriving)
+    replace(stack, PartitionConsumer, "has_come", came)
+
+
+def _show_the_view_early(stack: ExitStack) -> None:
+    async def create(core: Core, reader: AsyncReader) -> AsyncTableView:
+        made = AsyncTableView(core, reader)
+        while await reader._reader._has_message():
+            made._state.apply(await reader.read_next())
+        made._task = core.tasks.spawn(made._follow(), "table view")
+        return made
+
+    replace(stack, AsyncTableView, "create", create)
+
+
 READERS = (
     Mutant(
         "forgotten start",
@@ -56,5 +89,19 @@ READERS = (
         "I7",
         _keep_what_was_taken,
         scenario="tailing",
+    ),
+    Mutant(
+        "awaited end",
+        "a reader waits for a last entry that came and will not be delivered",
+        "I8",
+        _wait_for_what_does_not_come,
+        "viewing",
+    ),
+    Mutant(
+        "early view",
+        "a table view is there before it has read to the end of its topic",
+        "I1",
+        _show_the_view_early,
+        "viewing",
     ),
 )

@@ -2,7 +2,7 @@
 
 In the scenario "kept" every run has one. In a scenario that has the name of a kind every run has this one. These are
 for mutants that only such a workload finds. Shares of the other runs have the kinds "draining", "restarting",
-"resting", "growing", "tailing" and "withholding".
+"resting", "growing", "tailing", "withholding" and "viewing".
 """
 
 from collections.abc import Callable
@@ -28,6 +28,7 @@ from ..workloads.restarting import Restarting
 from ..workloads.resting import Resting
 from ..workloads.tailing import Tailing
 from ..workloads.terminating import Terminating
+from ..workloads.viewing import Viewing
 from ..workloads.withholding import Withholding
 from ..workloads.workload import Workload
 from ..world.chance import drawn_apart
@@ -47,6 +48,8 @@ TAILING = "tailing"
 TAILING_SHARE = 0.05
 WITHHOLDING = "withholding"
 WITHHOLDING_SHARE = 0.05
+VIEWING = "viewing"
+VIEWING_SHARE = 0.05
 """Of the runs that have none."""
 
 Harmed = Callable[[], list[str]]
@@ -91,6 +94,8 @@ def draw(
         return [Tailing(cluster, history, chance, "tailer", "tailed")]
     if kind == WITHHOLDING:
         return [Withholding(cluster, history, chance, "withholder", "withheld")]
+    if kind == VIEWING:
+        return [Viewing(cluster, history, chance, "viewer", "viewed")]
     return KEPT[kind or drawn](cluster, history, chance)
 
 
@@ -160,5 +165,6 @@ BESIDES = {
     GROWING: GROWING_SHARE,
     TAILING: TAILING_SHARE,
     WITHHOLDING: WITHHOLDING_SHARE,
+    VIEWING: VIEWING_SHARE,
 }
 KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING)

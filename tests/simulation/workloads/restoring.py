@@ -263,6 +263,7 @@ class Restoring(Workload):
         self._owed = {payload: place for payload, place in acknowledged.items() if self._is_owed(place)}
         records.by_key, records.keys = dict(by_key), sorted(by_key)
         await mark_restored(self.process.env, MemoryMetadataStore(records))
+        self.history.metadata_restored()
         self.history.counts["restores"] += 1
         logger.info("the metadata is restored: next ledger %d, bookies know up to %d", counter, self._ids_end)
         for node in cluster.nodes:
