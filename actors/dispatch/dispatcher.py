@@ -127,6 +127,12 @@ class Dispatcher:
         """Give the entries that were read to consumers. Entries that no consumer can take are planned again."""
         raise NotImplementedError
 
+    def compacted_away(self, plan: ReadPlan, horizon: Position) -> None:
+        """A read from the start of a plan gave nothing: nothing is left up to the horizon. Else the entries there would
+        count as unread, and dispatch as stalled."""
+        if plan.generation == self.generation and self.read_position <= horizon:
+            self.read_position = (horizon[0], horizon[1] + 1)
+
     def receiver(self, metadata: MessageMetadata) -> AttachedConsumer | None:
         """Who gets an entry that is not stored and comes now: perhaps one that is not able to. Such an entry passes by
         everything else here."""

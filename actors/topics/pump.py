@@ -134,9 +134,13 @@ class Pump:
     async def _read(self, plan: ReadPlan, bytes_max: int) -> list[Entry]:
         ledger = self._host.ledger
         if not plan.positions:
-            active = None if self.dispatcher is None else self.dispatcher.active
-            if active is not None and active.read_compacted:
-                return await ledger.compacted.read(plan.start, plan.entries_max, bytes_max)
+            dispatcher = self.dispatcher
+            if dispatcher is not None and dispatcher.active is not None and dispatcher.active.read_compacted:
+                horizon = ledger.compacted.horizon
+                compacted = await ledger.compacted.read(plan.start, plan.entries_max, bytes_max)
+                if not compacted:
+                    dispatcher.compacted_away(plan, horizon)
+                return compacted
             return await ledger.read(plan.start, plan.entries_max, bytes_max)
         read = ledger.read
         found: list[Entry] = []

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from magnetar.actors.keeping import topic_keeping
 from magnetar.actors.keeping.topic_keeping import KeptSubscription, TopicKeeping
@@ -70,6 +71,16 @@ def _believe_stamps_ahead(stack: ExitStack) -> None:
     replace(stack, Arrivals, "arrived_ms", arrived)
 
 
+def _stop_at_the_first_error(stack: ExitStack) -> None:
+    """One subscription that cannot be seen to keeps those behind it from it."""
+
+    async def for_each(self: TopicKeeping, subscriptions: Sequence[KeptSubscription], work: Any) -> None:
+        for subscription in subscriptions:
+            await work(subscription)
+
+    replace(stack, TopicKeeping, "_for_each", for_each)
+
+
 def _leave_it_held(stack: ExitStack) -> None:
     """Dispatch is not told of what its cursor passed over."""
 
@@ -105,5 +116,12 @@ KEEPING: Sequence[Mutant] = (
         "I7",
         _leave_it_held,
         "withholding",
+    ),
+    Mutant(
+        "one for all",
+        "a subscription whose first entry cannot be read keeps those behind it from expiring",
+        "I8",
+        _stop_at_the_first_error,
+        "keeping",
     ),
 )

@@ -6,7 +6,8 @@ the messages has publish times of wrong clocks: an hour behind, of 1970, or of n
 
 - I7: what has its receipt and was not passed over is given to each subscription.
 - I8: in the end messages can be published again, whatever a quota said meanwhile.
-- I8: where messages expire, all of a subscription without consumers have expired soon after the last one came.
+- I8: where messages expire, all of a subscription without consumers have expired soon after the last one came. So
+  they have where the entries that other subscriptions stand at cannot be read (`_expires_beside_others`).
 """
 
 import asyncio
@@ -15,11 +16,14 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import magnetar
 from magnetar.client.core.message_id import MessageId
-from magnetar.protocol.errors import Timeout
+from magnetar.protocol.errors import EntryUnknown, Timeout
+from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 
 from ..checkers.history import History, show
 from ..checkers.keep_watch import KeepWatch, Kept
@@ -40,6 +44,12 @@ CHECKS_EVERY_S = 0.5
 KINDS = ("ttl", "evict", "age", "hold", "retention")
 EXPIRED_LIMIT_S = 30.0
 """Clocks of nodes differ, brokers look now and then, and may load the topic first."""
+BEHIND = "standing behind"
+"""It comes behind the others when a topic has messages expire."""
+LATE_TTL_S = 12
+STAYS_S = 10.0
+"""So long after a message its ledger is still open: a broker that loads the topic then has to read when that came."""
+LATE_LIMIT_S = 6.0
 HOUR_MS = 3_600_000
 WRONG_CLOCKS_MS = (-HOUR_MS, -HOUR_MS, -EPOCH_MS, 365 * 24 * HOUR_MS)
 
@@ -67,6 +77,8 @@ class Keeping(Workload):
         self._wrong_share = random.choice((0.0, 0.2, 0.5))
         """Of messages whose producers' clocks are wrong."""
         self._expires = kept.ttl_s > 0
+        self._unreadable: Position | None = None
+        """No bookie says whether it has this entry of the first partition."""
         self._consumers: dict[str, Any] = {}
         self._number = 0
         self._pending: dict[bytes, None] = {}
@@ -76,6 +88,14 @@ class Keeping(Workload):
 
     def watch(self, stack: ExitStack) -> None:
         self._watch.install(stack)
+        read = ManagedLedger.read
+
+        async def reading(ledger: ManagedLedger, first: Position, *others: Any, **named: Any) -> Any:
+            if first == self._unreadable and ledger.name == TopicName.parse(self._partitions[0]).path:
+                raise EntryUnknown(f"no bookie says whether it has {first} of {ledger.name}")
+            return await read(ledger, first, *others, **named)
+
+        stack.enter_context(patch.object(ManagedLedger, "read", reading))
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
@@ -91,14 +111,14 @@ class Keeping(Workload):
             await forgotten.close()
             for topic in self._partitions:
                 self._watch.subscribed(TopicName.parse(topic).path, FORGOTTEN)
-        await self._set_policy()
+        await self._set_policy(self._value)
         self._producer = await self.again(self._create)
 
-    async def _set_policy(self) -> None:
+    async def _set_policy(self, value: object) -> None:
         """From here on all brokers that could trim know it."""
         admin = await new_admin(self)
         topic = TopicName.parse(self.topic).full
-        await self.again(partial(admin.call, "set_topic_policy", topic=topic, policy=self._policy, value=self._value))
+        await self.again(partial(admin.call, "set_topic_policy", topic=topic, policy=self._policy, value=value))
         await admin.close()
         while not policies_agree(self.cluster):  # noqa: ASYNC110  # virtual time costs nothing
             await asyncio.sleep(0.05)
@@ -191,14 +211,53 @@ class Keeping(Workload):
                 self.history.violated(f"I7: {subscription} of {self.topic} is never given {places}")
             await self._consumers[subscription].close()
         if self._expires:
-            await self.cluster.until(self._all_expired, EXPIRED_LIMIT_S, f"I8: not all of {FORGOTTEN} expires")
+            await self.cluster.until(
+                partial(self._all_expired, FORGOTTEN, self._partitions),
+                EXPIRED_LIMIT_S,
+                f"I8: not all of {FORGOTTEN} expires",
+            )
+        if self._policy == "message_ttl":
+            await self._expires_beside_others()
 
-    def _all_expired(self) -> bool:
-        """Whether the subscription that nobody uses has no backlog in any partition."""
+    async def _expires_beside_others(self) -> None:
+        """All other subscriptions stand at an entry that cannot be read, and `BEHIND` at one that can.
+
+        The topic is loaded again, so its broker has to read the entries to learn when they came.
+        """
+        partition = self._partitions[0]
+        await self._set_policy(LATE_TTL_S)
+        producer = await self.again(partial(self.client.create_producer, partition, send_timeout_millis=0))
+        unreadable = await producer.send(b"cannot be read")
+        behind = await self.again(
+            partial(self.client.subscribe, partition, BEHIND, initial_position=magnetar.InitialPosition.Latest)
+        )
+        await behind.close()
+        sent_at = self.cluster.loop.now
+        await producer.send(b"can be read")
+        self._unreadable = unreadable.position
+        await asyncio.sleep(STAYS_S)
+        await self.again(partial(self._unload, TopicName.parse(partition).full))
+        left_s = sent_at + LATE_TTL_S + LATE_LIMIT_S - self.cluster.loop.now
+        await self.cluster.until(
+            partial(self._all_expired, BEHIND, [partition]), left_s, f"I8: {BEHIND} waits for others to expire"
+        )
+        self.history.counts["expired beside others"] += 1
+        self._unreadable = None
+        await producer.close()
+
+    async def _unload(self, topic: str) -> None:
+        admin = await new_admin(self)
+        try:
+            await admin.ask.unload(topic=topic)
+        finally:
+            await admin.close()
+
+    def _all_expired(self, subscription: str, partitions: list[str]) -> bool:
+        """Whether a subscription that nobody uses has no backlog in these partitions."""
         loaded = [topic for node in self.cluster.brokers if node.ready for topic in node.service.topics.loaded.values()]
-        ours = {topic.name.full: topic for topic in loaded if topic.name.full in self._partitions and topic.is_open}
-        return len(ours) == len(self._partitions) and not any(
-            topic.subscriptions[FORGOTTEN, True].backlog_entries for topic in ours.values()
+        ours = {topic.name.full: topic for topic in loaded if topic.name.full in partitions and topic.is_open}
+        return len(ours) == len(partitions) and not any(
+            topic.subscriptions[subscription, True].backlog_entries for topic in ours.values()
         )
 
     def _owed(self, subscription: str) -> list[bytes]:

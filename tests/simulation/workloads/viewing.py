@@ -9,7 +9,7 @@ discards. In some runs the topic is compacted now and then.
   it has the last value of each key, and so has a reader that asks whether there is more until there is none.
 - I8: both come to the end, whatever the last entries are.
 
-As in Pulsar, a view that is made while a compaction ends may miss that a key was deleted.
+As in Pulsar, a view that is made, or comes back, while a compaction ends may miss that a key was deleted.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.pulsar_pb2 import EncryptionKeys
 
 from ..checkers.history import History
-from ..world.cluster import SimCluster
+from ..world.cluster import Node, SimCluster
 from .workload import Workload
 
 KEYS = 4
@@ -77,6 +77,8 @@ class Viewing(Workload):
         self._pending = 0
         self._parts = 0
         self._compactions = 0
+        self._quiet = False
+        """Whether no compaction runs, nor will."""
         self._view: Any = None
         """The one that is kept."""
 
@@ -151,12 +153,19 @@ class Viewing(Workload):
     async def _compact_now_and_then(self) -> None:
         while not self.stopping:
             await asyncio.sleep(self.random.random() * LOOK_MAX_S)
-            for node in self.cluster.brokers:
-                for topic in list(node.service.topics.loaded.values()) if node.ready else ():
-                    is_ours = self.topic in topic.name.full and topic.is_open
-                    if is_ours and topic.compaction.state is not CompactionState.RUNNING:
-                        self._compactions += 1
-                        await self.ask(node, _start(topic), "begin to compact")
+            for node, topic in self._loaded():
+                if topic.is_open and topic.compaction.state is not CompactionState.RUNNING:
+                    self._compactions += 1
+                    await self.ask(node, _start(topic), "begin to compact")
+
+    def _loaded(self) -> list[tuple[Node, Any]]:
+        return [
+            (node, topic)
+            for node in self.cluster.brokers
+            if node.ready
+            for topic in node.service.topics.loaded.values()
+            if self.topic in topic.name.full
+        ]
 
     # -- looking -----------------------------------------------------------------------------------------------------
 
@@ -196,9 +205,8 @@ class Viewing(Workload):
         self.history.counts[f"looks by {what}"] += 1
         for key, values in self._sent.items():
             allowed = [b"", *values][floor[key] :]
-            if self._compactions and not self.stopping:
-                deleted = [version for version, value in enumerate(values) if not value]
-                allowed += values[: deleted[-1]] if deleted else []
+            if self._compactions and not self._quiet:
+                allowed += _deleted_of(values)
             if table.get(key, b"") not in allowed:
                 seen = table.get(key, b"").decode() or "nothing"
                 self.history.violated(
@@ -214,11 +222,14 @@ class Viewing(Workload):
             await task
         self._send_part(b"%s-last 0" % self.name.encode())
         await self._all_answered()
+        while any(topic.compaction.state is CompactionState.RUNNING for _, topic in self._loaded()):
+            await asyncio.sleep(0.05)
+        self._quiet = True
         await self.again(self._look_at_a_view)
         end = self.cluster.loop.now + VIEW_LIMIT_S
         while (wrong := self._outdated()) and self.cluster.loop.now < end:
             await asyncio.sleep(0.05)
-        if wrong and not self._compactions:
+        if wrong:
             self.history.violated(f"I1: a table view of {self.topic} that was there all the time has {wrong}")
         await self._view.close()
         self._send_part(ENCRYPTED)
@@ -231,9 +242,20 @@ class Viewing(Workload):
 
     def _outdated(self) -> dict[str, bytes]:
         """What the view that is kept has for keys that have another last value."""
-        table = _table_of(self._view)
-        last = {key: values[-1] if values else b"" for key, values in self._sent.items()}
-        return {key: table.get(key, b"") for key, value in last.items() if table.get(key, b"") != value}
+        table, wrong = _table_of(self._view), dict[str, bytes]()
+        for key, values in self._sent.items():
+            allowed = [values[-1] if values else b""]
+            if self._compactions:
+                allowed += _deleted_of(values)
+            if table.get(key, b"") not in allowed:
+                wrong[key] = table.get(key, b"")
+        return wrong
+
+
+def _deleted_of(values: list[bytes]) -> list[bytes]:
+    """Those of a key's values that were there before it was deleted for the last time."""
+    deleted = [version for version, value in enumerate(values) if not value]
+    return values[: deleted[-1]] if deleted else []
 
 
 def _table_of(view: Any) -> dict[str, bytes]:

@@ -83,6 +83,27 @@ async def test_only_dispatch_that_nobody_will_wake_has_stalled(told, caplog):
         await peer.close()
 
 
+async def test_dispatch_whose_last_entries_are_compacted_away_has_not_stalled(monkeypatch):
+    """The fixture `no_dispatch_stalls` sees whether the broker says that it has."""
+    async with broker_front() as front:
+        peer = await filled(front, 2)
+
+        async def read(first, entries_max, bytes_max):
+            return await front.ledger.read(max(first, (1, 2)), entries_max, bytes_max)
+
+        monkeypatch.setattr(front.ledger.compacted, "horizon", (1, 1))
+        monkeypatch.setattr(front.ledger.compacted, "read", read)
+        await peer.subscribe(TOPIC, "s", read_compacted=True)
+        peer.flow(10)
+        await peer.settle()
+        await asyncio.sleep(0.01)
+        front.topic.check()
+        await asyncio.sleep(0.01)
+        peer.send_entry(entry(), 2, producer_id=9)
+        assert [index for index, _ in await peer.messages(1)] == [2]
+        await peer.close()
+
+
 async def test_exclusive_takes_one_consumer_and_a_type_lasts_until_all_have_left():
     async with broker_front() as front:
         one, two = await filled(front, 1), await front.peer()
