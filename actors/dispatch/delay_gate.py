@@ -176,7 +176,7 @@ class Delays:
         if self._spill is not None and self._spill.count:
             self._spill.fetch(self._due_upto_ms(), behind=first_ms is not None and first_ms <= upto_ms)
         if first_ms is None or first_ms > upto_ms:
-            if first_ms is not None and self._timer is None:  # the policy is active again
+            if first_ms is not None and first_ms < self._target_ms:  # the policy is active again, or its tick is shorter
                 self._set_timer()
             return []
         found: list[HeldEntry] = []
@@ -231,7 +231,11 @@ class Delays:
 
     def _held_upto_ms(self) -> int:
         """Held entries with that time, or an earlier one, are due."""
-        return min(self._open_ms, self._due_upto_ms()) if self._host.policies.delayed_delivery.active else EVER_MS
+        if not self._host.policies.delayed_delivery.active:
+            return EVER_MS
+        # Below `_open_ms` after a change to a shorter tick. From there on the timer raises it, and not the clock.
+        self._open_ms = min(self._open_ms, self._due_upto_ms())
+        return self._open_ms
 
     def _due_upto_ms(self) -> int:
         """Entries with that time, or an earlier one, need not be held."""

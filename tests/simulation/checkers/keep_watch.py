@@ -116,9 +116,10 @@ class KeepWatch:
 
     # -- what is there -----------------------------------------------------------------------------------------------
 
-    def subscribed(self, partition: str, subscription: str) -> None:
-        """From now on the subscription keeps what it has not acknowledged."""
-        self._done.setdefault((partition, subscription), {})
+    def subscribed(self, partition: str, subscription: str, *, at_end: bool = False) -> None:
+        """From now on the subscription keeps what it has not acknowledged. `at_end`: it needs nothing that is there."""
+        passed = self._entries.get(partition, {}) if at_end else {}
+        self._done.setdefault((partition, subscription), dict.fromkeys(passed))
 
     def _behind(self, partition: str, body: bytes, callback: Any) -> Callable[..., None]:
         def answered(position: Position | None, error: Any) -> None:

@@ -232,6 +232,7 @@ class Keeping(Workload):
             partial(self.client.subscribe, partition, BEHIND, initial_position=magnetar.InitialPosition.Latest)
         )
         await behind.close()
+        self._watch.subscribed(TopicName.parse(partition).path, BEHIND, at_end=True)
         sent_at = self.cluster.loop.now
         await producer.send(b"can be read")
         self._unreadable = unreadable.position

@@ -81,6 +81,22 @@ async def test_a_gate_that_is_not_strict_gives_entries_up_to_one_tick_early() ->
     assert gate.delays.due(10) == [((1, 4), 7)]
 
 
+async def test_with_a_shorter_tick_what_was_due_early_waits_for_the_timer() -> None:
+    gate = Gate(strict=False)
+    gate.read(1500, 2200, 4000)
+    gate.passes(1500)
+    assert gate.delays.due(1) == [((1, 0), 7)]
+    gate.host.policies.delayed_delivery = DelayedDelivery(True, 50, 0)
+    assert gate.delays.due(10) == []
+    timer = gate.delays._timer
+    assert timer is not None and 0.5 < timer.when() - asyncio.get_running_loop().time() <= 0.7, "for the next entry"
+    gate.now_ms += 660
+    assert gate.delays.due(10) == [], "a wake before the timer finds nothing"
+    gate.now_ms += 40
+    gate.delays._look()
+    assert gate.delays.due(10) == [((1, 1), 7)]
+
+
 async def test_an_entry_that_waits_is_timed_again_when_the_policy_is_on_again() -> None:
     gate = Gate(strict=False)
     gate.read(10_000, 20_000)
