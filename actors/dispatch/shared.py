@@ -193,16 +193,16 @@ class SharedDispatcher(Dispatcher):
             return False
         if not plan.positions:
             self.read_position = (position[0], position[1] + 1)
-            if self.gate is not None:
-                if self.gate.has(position):
-                    return True  # it comes by itself, and would come twice
-                self._ungated[position] = None
+            if self.gate is not None and self.gate.has(position):
+                return True  # it comes by itself, and would come twice
         elif position in self._replay:
             self._replay.discard(position)
         else:
             return True
         if not self._cursor.is_acknowledged(position):
             self._aside[position] = None
+            if self.gate is not None and not plan.positions:
+                self._ungated[position] = None
         return True
 
     def recall(self, entries_max: int) -> bool:

@@ -152,6 +152,14 @@ def test_what_is_evicted_is_too_much(quota_bytes: int, evicts: bool, count: int,
     assert broken(history) == violations
 
 
+def test_what_was_there_before_a_subscription_at_the_end_is_not_missing() -> None:
+    history, watch = keeping(Kept(), 1)
+    watch.subscribed(PATH, "later", at_end=True)
+    watch.done(PATH, "s", [(1, 0)])
+    watch.trimmed(PATH, 1)
+    assert broken(history) == []
+
+
 def chain(*ledger_ids: int, end: Position | None = None) -> Versioned:
     ledgers = tuple(LedgerInfo(ledger_id, 1, 2, 20, True) for ledger_id in ledger_ids)
     return Versioned(ManagedLedgerRecord(1, ledgers, terminated=end).pack(), 1)

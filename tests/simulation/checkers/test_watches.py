@@ -2,12 +2,14 @@
 
 from contextlib import ExitStack
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from magnetar.actors.dispatch.consumer import AttachedConsumer, Delivery
+from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.actors.policies.effective import EffectivePolicies
+from magnetar.actors.topics import pump
 from magnetar.actors.topics.non_persistent import NO_PLACE, NonPersistentTopic, PassingSubscription
 from magnetar.actors.topics.topic import CommonState, SubscriptionStart
 from magnetar.client.letters.policy import ORIGIN_MESSAGE_ID, REAL_SUBSCRIPTION, REAL_TOPIC, RECONSUMETIMES
@@ -20,9 +22,13 @@ from magnetar.storage.managed.cursor_record import CursorRecord
 from magnetar.storage.metadata.memory import MemoryRecords
 from magnetar.storage.metadata.store import Versioned
 from simulation.checkers.cursor_watch import CursorWatch
+from simulation.checkers.delivery_watch import DeliveryWatch
+from simulation.checkers.delivery_watch import _Held as HeldEntries
 from simulation.checkers.history import History
 from simulation.checkers.letter_watch import LetterWatch
+from simulation.checkers.passed_watch import PassedWatch
 from simulation.checkers.passing_watch import PassingWatch
+from simulation.checkers.stall_watch import StallWatch
 
 TOPIC = "persistent://public/default/t"
 FIRST: Position = (1, 0)
@@ -221,3 +227,51 @@ async def test_figures_that_are_not_what_was_seen() -> None:
         passage.subscription._dropped.add(1, 1)
         passage.watch.check_figures(passage.topic, 0.0)
         assert broken(passage.history) == ["I11"]
+
+
+# -- dispatch ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("entry_id", "violations"), [(4, []), (3, ["I7"])])
+def test_what_was_passed_over_goes_out_to_nobody(entry_id: int, violations: list[str]) -> None:
+    history, consumer = History(), cast("AttachedConsumer", None)
+    host = SimpleNamespace(name=SimpleNamespace(full="t"))
+    subscription: Any = SimpleNamespace(name="s", host=host, cursor=SimpleNamespace(first_unacknowledged=(1, 4)))
+    delivery = Delivery(consumer, [((1, entry_id), b"", 1, 0), ((1, 5), b"", 1, 0)], 2)
+    PassedWatch(history, "t").goes_out(subscription, delivery)
+    assert broken(history) == violations
+
+
+@pytest.mark.stalls
+@pytest.mark.parametrize(
+    ("text", "violations"), [("the dispatch of s had stalled and was started again", ["I8"]), ("s could not read", [])]
+)
+def test_a_broker_that_finds_stalled_dispatch_is_heard_until_the_run_ends(text: str, violations: list[str]) -> None:
+    history = History()
+    with ExitStack() as stack:
+        StallWatch(history).install(stack)
+        pump.logger.error(text)
+    assert broken(history) == violations
+    pump.logger.error(text)
+    assert len(history.violations) == len(violations)
+
+
+class Named(SimpleNamespace):
+    """Stands for one that checkers keep in their tables."""
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize(("passed", "violations"), [(True, []), (False, ["I6"])])
+def test_nobody_holds_what_the_cursor_has_passed_over(passed: bool, violations: list[str]) -> None:
+    history = History()
+    held = HeldEntries()
+    held.holders[1, 3] = cast("AttachedConsumer", SimpleNamespace(name="one"))
+    if passed:
+        held.let_go_before((1, 4))
+    watch = DeliveryWatch(history)
+    subscription: Any = Named(name="s", dispatcher=SharedDispatcher.__new__(SharedDispatcher))
+    another: Any = Named(name="another")
+    watch._attached[another], watch._held[subscription] = subscription, held
+    watch._goes_out(another, Delivery(another, [((1, 3), b"", 1, 0)], 1))
+    assert broken(history) == violations

@@ -89,7 +89,7 @@ async def test_with_a_shorter_tick_what_was_due_early_waits_for_the_timer() -> N
     gate.host.policies.delayed_delivery = DelayedDelivery(True, 50, 0)
     assert gate.delays.due(10) == []
     timer = gate.delays._timer
-    assert timer is not None and 0.5 < timer.when() - asyncio.get_running_loop().time() <= 0.7, "for the next entry"
+    assert timer is not None and 0 < timer.when() - asyncio.get_running_loop().time() <= 0.7, "for the next entry"
     gate.now_ms += 660
     assert gate.delays.due(10) == [], "a wake before the timer finds nothing"
     gate.now_ms += 40

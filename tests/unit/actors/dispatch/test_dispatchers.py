@@ -350,6 +350,16 @@ def test_an_entry_that_could_not_be_read_is_held_until_its_time_when_it_is_recal
     assert dispatcher.replay_size == 0
 
 
+def test_nothing_is_held_of_an_acknowledged_entry_that_cannot_be_read():
+    """Of a read of several entries, some are acknowledged. No acknowledgement would come to let go of them."""
+    dispatcher = shared(View(beyond={(1, 1)}))
+    dispatcher.gate = HoldingGate({})  # type: ignore[assignment]
+    dispatcher.add(consumer(permits=10))
+    dispatcher.read_position = (1, 1)
+    assert dispatcher.set_aside(dispatcher.next_read((1, 2)), (1, 1))
+    assert (dispatcher.read_position, dispatcher.held()) == ((1, 2), set())
+
+
 def test_an_entry_that_a_bucket_has_is_not_set_aside_when_it_cannot_be_read():
     """The gate gives it out in its time. A second one would come from what is set aside."""
     dispatcher = shared()
