@@ -176,8 +176,8 @@ class Delays:
         if self._spill is not None and self._spill.count:
             self._spill.fetch(self._due_upto_ms(), behind=first_ms is not None and first_ms <= upto_ms)
         if first_ms is None or first_ms > upto_ms:
-            if first_ms is not None and first_ms < self._target_ms:  # the policy is active again, or its tick is shorter
-                self._set_timer()
+            if first_ms is not None and first_ms < self._target_ms:
+                self._set_timer()  # the policy is active again, or its tick is shorter
             return []
         found: list[HeldEntry] = []
         dropped = 0

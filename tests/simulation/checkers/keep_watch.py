@@ -48,7 +48,7 @@ class Kept:
 class Stored(NamedTuple):
     """What is known of an entry: when a broker was given it first, by a clock that is right, and by the broker's.
 
-    `taker` is the topic as that broker had it loaded. Once it is loaded again, clocks of others tell when the entry came.
+    `taker` is the topic as that broker had it loaded. Once it is loaded again, other clocks tell when the entry came.
     """
 
     arrived_ms: int

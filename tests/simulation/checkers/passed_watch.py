@@ -28,7 +28,7 @@ class PassedWatch:
         deliver, attach, passed = AttachedConsumer.deliver, Subscription.attach, Subscription._passed
 
         async def attaching(subscription: Subscription, consumer: AttachedConsumer, *others: Any) -> None:
-            if self._topic in subscription.host.name.full:
+            if self._topic in _topic_of(subscription):
                 self._attached[consumer] = subscription
             await attach(subscription, consumer, *others)
 
@@ -39,7 +39,7 @@ class PassedWatch:
             deliver(consumer, delivery, *others)
 
         def passing(subscription: Subscription) -> None:
-            if subscription.dispatcher is not None and self._topic in subscription.host.name.full:
+            if subscription.dispatcher is not None and self._topic in _topic_of(subscription):
                 first = subscription.cursor.first_unacknowledged
                 held = sum(position < first for position in subscription.dispatcher.held())
                 self._history.counts["held entries passed over"] += held
@@ -55,6 +55,12 @@ class PassedWatch:
         passed = [position for position, _, _, _ in delivery.entries if position < first]
         if passed:
             self._history.violated(
-                f"I7: {who()} gives {passed[:3]} of {subscription.host.name.full} to {subscription.name}, which were "
+                f"I7: {who()} gives {passed[:3]} of {_topic_of(subscription)} to {subscription.name}, which were "
                 f"passed over: {first} is the first to deliver"
             )
+
+
+def _topic_of(subscription: Subscription) -> str:
+    host: Any = subscription.host
+    full: str = host.name.full
+    return full

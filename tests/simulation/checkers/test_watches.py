@@ -259,7 +259,7 @@ def test_a_broker_that_finds_stalled_dispatch_is_heard_until_the_run_ends(text: 
 class Named(SimpleNamespace):
     """Stands for one that checkers keep in their tables."""
 
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(("passed", "violations"), [(True, []), (False, ["I6"])])

@@ -60,17 +60,6 @@ def _believe_every_stamp(stack: ExitStack) -> None:
     replace(stack, Arrivals, "arrived_ms", lambda self, position, stamp_ms: stamp_ms)
 
 
-def _believe_stamps_ahead(stack: ExitStack) -> None:
-    """An entry with a publish time to come stays until then, and keeps those behind it."""
-    arrived_ms = Arrivals.arrived_ms
-    _read_all(stack)
-
-    def arrived(self: Arrivals, position: Position, stamp_ms: int | None) -> int:
-        return max(arrived_ms(self, position, stamp_ms), stamp_ms or 0)
-
-    replace(stack, Arrivals, "arrived_ms", arrived)
-
-
 def _stop_at_the_first_error(stack: ExitStack) -> None:
     """One subscription that cannot be seen to keeps those behind it from it."""
 
@@ -103,13 +92,6 @@ KEEPING: Sequence[Mutant] = (
         "keeping",
     ),
     Mutant("all evicted", "a quota that is exceeded takes the whole backlog away", "I7", _evict_all, "keeping"),
-    Mutant(
-        "head of next year",
-        "a message with a publish time to come ends the time to live of those behind it",
-        "I8",
-        _believe_stamps_ahead,
-        "keeping",
-    ),
     Mutant(
         "still held",
         "what expired, was skipped or was evicted counts as held by its consumers",
