@@ -105,15 +105,11 @@ class ConsumerCommands(CommandFamily):
         if consumer_id in self.consumers:
             connection.write(encode(CommandSuccess(request_id=command.request_id)))
             return
-        if consumer_id in self._creating:
-            connection.error(
-                command.request_id,
-                ServiceUnitNotReady(
-                    f"consumer {command.consumer_id} of this connection is being created already: wait for the answer"
-                ),
-            )
-            return
         try:
+            if consumer_id in self._creating:
+                raise ServiceUnitNotReady(
+                    f"consumer {consumer_id} of this connection is being created already: wait for the answer"
+                )
             check_number("consumers", len(self.consumers) + len(self._creating), limits.CONSUMERS_MAX)
         except MagnetarError as error:
             connection.error(command.request_id, error)
@@ -214,9 +210,10 @@ class ConsumerCommands(CommandFamily):
             if command.ack_type == CommandAck.Cumulative:
                 if len(command.message_id) != 1:
                     raise NotAllowedError("a cumulative acknowledgement must name one message")
+                parts = _parts_of_batches(command)
                 try:
                     subscription.acknowledge_cumulative(consumer, _done_up_to(command.message_id[0]))
-                    subscription.acknowledge(consumer, [], _parts_of_batches(command))
+                    subscription.acknowledge(consumer, [], parts)
                 except CumulativeAcknowledgementNotAllowedError as error:
                     # No client sends that. Pulsar leaves it out and gives the receipt all the same.
                     logger.warning("an acknowledgement of consumer %s is ignored: %s", consumer.name, error)

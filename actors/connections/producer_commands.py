@@ -66,15 +66,11 @@ class ProducerCommands(CommandFamily):
             except MagnetarError as error:
                 connection.error(command.request_id, error)
             return
-        if producer_id in self._creating or producer_id in self._waiting:
-            connection.error(
-                command.request_id,
-                ServiceUnitNotReady(
-                    f"producer {command.producer_id} of this connection is being created already: wait for the answer"
-                ),
-            )
-            return
         try:
+            if producer_id in self._creating or producer_id in self._waiting:
+                raise ServiceUnitNotReady(
+                    f"producer {producer_id} of this connection is being created already: wait for the answer"
+                )
             number = len(self.producers) + len(self._waiting) + len(self._creating)
             check_number("producers", number, limits.PRODUCERS_MAX)
         except MagnetarError as error:

@@ -60,32 +60,37 @@ class _Nouns(dict[str, object]):
         return self[noun] if noun in self else default
 
 
-class NounGroup(TyperGroup):
+class _Group(TyperGroup):
+    """A group of commands that says which of `pulsar-admin`'s commands Magnetar does not have, and why."""
+
+    @staticmethod
+    def absent(name: str) -> str | None:
+        """The feature of Pulsar to which a command belongs that is not here; None for a name that nobody knows."""
+        raise NotImplementedError
+
+    def resolve_command(
+        self, ctx: "click.Context", args: list[str]
+    ) -> tuple[str | None, "click.Command | None", list[str]]:
+        feature = self.absent(args[0]) if args and args[0] not in self.commands else None
+        if feature is not None:
+            ctx.fail(f"Magnetar has no {feature}, so there is no `{ctx.command_path} {args[0]}`.")
+        return super().resolve_command(ctx, args)
+
+
+class NounGroup(_Group):
     """`magnetar admin`."""
+
+    absent = staticmethod(absent_noun)
 
     def __init__(self, **attributes: object) -> None:
         super().__init__(**attributes)  # type: ignore[arg-type]
         self.commands = _Nouns()  # type: ignore[assignment]
 
-    def resolve_command(
-        self, ctx: "click.Context", args: list[str]
-    ) -> tuple[str | None, "click.Command | None", list[str]]:
-        feature = absent_noun(args[0]) if args and args[0] not in self.commands else None
-        if feature is not None:
-            ctx.fail(f"Magnetar has no {feature}, so there is no `magnetar admin {args[0]}`.")
-        return super().resolve_command(ctx, args)
 
-
-class VerbGroup(TyperGroup):
+class VerbGroup(_Group):
     """`magnetar admin NOUN`."""
 
-    def resolve_command(
-        self, ctx: "click.Context", args: list[str]
-    ) -> tuple[str | None, "click.Command | None", list[str]]:
-        feature = absent_verb(args[0]) if args and args[0] not in self.commands else None
-        if feature is not None:
-            ctx.fail(f"Magnetar has no {feature}, so there is no `{ctx.info_name} {args[0]}`.")
-        return super().resolve_command(ctx, args)
+    absent = staticmethod(absent_verb)
 
 
 admin = typer.Typer(

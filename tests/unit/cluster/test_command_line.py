@@ -103,7 +103,7 @@ def test_the_version_is_an_option_too() -> None:
     [
         ("functions list", "Magnetar has no functions, so there is no `magnetar admin functions`"),
         ("sink list", "Magnetar has no Pulsar IO"),
-        ("topics offload t", "Magnetar has no tiered storage, so there is no `topics offload`"),
+        ("topics offload t", "Magnetar has no tiered storage, so there is no `magnetar admin topics offload`"),
         ("namespaces get-bookie-affinity-group a/b", "Magnetar has no affinity groups"),
         ("namespaces set-replicator-dispatch-rate a/b", "Magnetar has no geo-replication"),
         ("topics nonsense", "No such command 'nonsense'"),

@@ -1,5 +1,6 @@
 """Acknowledgement of single messages of batches, as a broker answers it on the wire."""
 
+from magnetar.protocol.bounds import ACK_SET_WORDS_MAX
 from magnetar.protocol.commands import ack
 from magnetar.protocol.pulsar_pb2 import (
     BaseCommand,
@@ -119,6 +120,19 @@ async def test_a_cumulative_acknowledgement_inside_a_batch_keeps_the_rest():
         peer.send(CommandRedeliverUnacknowledgedMessages(consumer_id=1))
         assert await delivered(peer, 2) == [(1, [0b1100]), (2, [])]
         assert (await cursor(front)).mark_delete_position == (1, 0)
+        await peer.close()
+
+
+async def test_a_refused_cumulative_acknowledgement_acknowledges_nothing():
+    async with broker_front(**ON) as front:
+        peer = await filled(front, 3, messages=4)
+        await peer.subscribe(TOPIC, "s")
+        peer.flow(100)
+        await delivered(peer, 3)
+        large = (1, 2, [1] * (ACK_SET_WORDS_MAX + 1), 4)
+        peer.write(ack(1, [], partial=[large], cumulative=True, request_id=7))
+        assert (await peer.answer(7)).error == ServerError.NotAllowedError
+        assert (await cursor(front)).mark_delete_position == (1, -1)
         await peer.close()
 
 
