@@ -2,10 +2,10 @@
 
 A consumer is *able* to get entries unless it is closed, has no permits, or the write buffer of its connection is full.
 A Shared consumer may also be blocked by too many unacknowledged messages. All but the last may end, each independently
-of the others: a blocked consumer goes on when half of the bound is acknowledged.
+of the others: a blocked consumer goes on when half of the bound is acknowledged, or when it gives entries back.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, NamedTuple, Protocol
 
 from ...protocol.commands import encode, message_header
@@ -164,6 +164,22 @@ class AttachedConsumer:
     def reconsider(self, unacked_messages_max: int) -> None:
         """The bound has changed: whether it blocks the consumer follows from what the consumer holds."""
         self.blocked = 0 < unacked_messages_max <= self.unacked_messages
+
+    def give_back(self, positions: Iterable[Position], unacked_messages_max: int) -> list[Position]:
+        """Those of the entries that it holds, which it holds no longer.
+
+        Whether it is blocked is decided again, as in Pulsar. If it had to acknowledge half of the bound first, it would
+        never get back the one entry that it gives back.
+        """
+        back: list[Position] = []
+        for position in positions:
+            count = self.pending.pop(position, None)
+            if count is not None:
+                self.unacked_messages -= count
+                back.append(position)
+        if back:
+            self.reconsider(unacked_messages_max)
+        return back
 
     def take_pending(self) -> list[Position]:
         """All that it holds, in order; it holds nothing afterwards."""

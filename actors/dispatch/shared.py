@@ -289,12 +289,7 @@ class SharedDispatcher(Dispatcher):
         if positions is None:
             back = consumer.take_pending()
         else:
-            back: list[Position] = []
-            for position in positions:
-                count = consumer.pending.pop(position, None)
-                if count is not None:  # a consumer cannot give back an entry that it does not hold
-                    consumer.settle(count, self._limits.unacked_messages_max)
-                    back.append(position)
+            back = consumer.give_back(positions, self._limits.unacked_messages_max)
         for position in back:
             self._redeliveries[position] = self._redeliveries.get(position, 0) + 1
         self._replay.update(back)

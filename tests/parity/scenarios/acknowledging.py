@@ -9,6 +9,7 @@ from magnetar.protocol.pulsar_pb2 import (
     CommandAck,
     CommandFlow,
     CommandProducer,
+    CommandRedeliverUnacknowledgedMessages,
     CommandSubscribe,
     MessageIdData,
 )
@@ -242,6 +243,25 @@ def a_consumer_with_too_many_unacknowledged_messages_waits(stage: Stage) -> None
     for number in range(2):
         stage.next_frame(f"it goes on {number}", peer, BaseCommand.MESSAGE)
     stage.settle("and stops again", peer)
+    stage.http("statistics at the end", "GET", TOPIC + "/stats", only=shown)
+
+
+@scenario()
+def a_waiting_consumer_gets_again_what_it_gives_back(stage: Stage) -> None:
+    """Shared, with a bound of four. It gives back one message and acknowledges none, twice, and then two."""
+    stage.admin("POST", "/admin/v2/namespaces/{ns}/maxUnackedMessagesPerConsumer", 4)
+    peer = consuming(stage, CommandSubscribe.Shared, 1)
+    for number in range(6):
+        peer.send_message(b"%d" % number, number)
+        peer.next_frame(BaseCommand.SEND_RECEIPT)
+    peer.send(CommandFlow(consumer_id=1, messagePermits=100))
+    ids = [peer.next_frame(BaseCommand.MESSAGE).command.message.message_id for _ in range(4)]
+    for given_back in (ids[3:], ids[3:], ids[1:3]):
+        peer.send(CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=given_back))
+        for number in range(len(given_back)):
+            stage.next_frame(f"it comes again {number}", peer, BaseCommand.MESSAGE)
+        stage.settle("and no other", peer)
+    shown = [*COUNTS[:3], *OF_CONSUMERS, ".subscriptions.s.blockedSubscriptionOnUnackedMsgs"]
     stage.http("statistics at the end", "GET", TOPIC + "/stats", only=shown)
 
 

@@ -222,6 +222,21 @@ def test_shared_blocks_a_consumer_with_too_many_unacknowledged_until_half_is_don
     assert [entry for _, entry in run(dispatcher, entries)] == [4, 5]
 
 
+def test_a_blocked_consumer_gets_again_what_it_gives_back_without_an_acknowledgement():
+    dispatcher = shared(View(), Limits(100, 20, 4))
+    one = consumer(permits=1000)
+    dispatcher.add(one)
+    entries = log(*[1] * 8)
+    run(dispatcher, entries)
+    for _ in range(2):
+        assert one.blocked
+        dispatcher.redeliver(one, [(1, 3), (1, 7)])
+        assert not one.blocked and one.unacked_messages == 3
+        assert run(dispatcher, entries) == [("c", 3)]
+    dispatcher.redeliver(one, [(1, 7)])
+    assert one.blocked, "it held nothing of that"
+
+
 def test_shared_gives_what_a_lost_consumer_held_to_the_others_in_order():
     dispatcher = shared()
     a, b = consumer("a", permits=100), consumer("b", permits=0)
