@@ -60,6 +60,20 @@ def _believe_every_stamp(stack: ExitStack) -> None:
     replace(stack, Arrivals, "arrived_ms", lambda self, position, stamp_ms: stamp_ms)
 
 
+def _believe_stamps_ahead(stack: ExitStack) -> None:
+    """An entry with a publish time to come stays until then, and keeps those behind it."""
+    arrived_ms, found = Arrivals.arrived_ms, dict[Arrivals, Position]()
+
+    def arrived(self: Arrivals, position: Position, stamp_ms: int | None) -> int:
+        if stamp_ms is not None and stamp_ms > self._clock.now_ms():
+            return stamp_ms
+        return arrived_ms(self, position, stamp_ms if position <= found[self] else None)
+
+    replace(stack, Arrivals, "arrived_ms", arrived)
+    replace(stack, Arrivals, "before", lambda self, time_ms: (-1, -1))
+    replace(stack, Arrivals, "found_upto", property(_last_of, found.__setitem__), create=True)
+
+
 def _stop_at_the_first_error(stack: ExitStack) -> None:
     """One subscription that cannot be seen to keeps those behind it from it."""
 
@@ -92,6 +106,13 @@ KEEPING: Sequence[Mutant] = (
         "keeping",
     ),
     Mutant("all evicted", "a quota that is exceeded takes the whole backlog away", "I7", _evict_all, "keeping"),
+    Mutant(
+        "head of next year",
+        "a message with a publish time to come ends the time to live of those behind it",
+        "I8",
+        _believe_stamps_ahead,
+        "keeping",
+    ),
     Mutant(
         "still held",
         "what expired, was skipped or was evicted counts as held by its consumers",

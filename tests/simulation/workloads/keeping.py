@@ -11,6 +11,7 @@ the messages has publish times of wrong clocks: an hour behind, of 1970, or of n
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -20,6 +21,7 @@ from unittest.mock import patch
 
 import magnetar
 from magnetar.client.core.message_id import MessageId
+from magnetar.client.producing.outbox import Batch
 from magnetar.protocol.errors import EntryUnknown, Timeout
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.topics import TopicName
@@ -29,7 +31,7 @@ from ..checkers.history import History, show
 from ..checkers.keep_watch import KeepWatch, Kept
 from ..checkers.policies_agree import policies_agree
 from ..world.cluster import SimCluster
-from ..world.process import EPOCH_MS, SimClock
+from ..world.process import EPOCH_MS
 from .admin import new_admin
 from .workload import Workload
 
@@ -133,7 +135,17 @@ class Keeping(Workload):
         )
 
     async def _create(self) -> Any:
-        return await self.client.create_producer(self.topic, send_timeout_millis=0, batching_enabled=False)
+        producer = await self.client.create_producer(self.topic, send_timeout_millis=0, batching_enabled=False)
+        for one in producer._producer.producers:
+            one._encoder.encode = partial(self._encode, one._encoder.encode)
+        return producer
+
+    def _encode(self, encode: Callable[[Batch, int], list[bytes]], batch: Batch, now_ms: int) -> list[bytes]:
+        """A message gets its publish time here: some by a clock that is wrong."""
+        if self.random.random() < self._wrong_share:
+            now_ms += self.random.choice(WRONG_CLOCKS_MS)
+            self.history.counts["publish times of wrong clocks"] += 1
+        return encode(batch, now_ms)
 
     async def start(self) -> None:
         self.begin(self._publish(), "publish what is kept")
@@ -167,13 +179,7 @@ class Keeping(Workload):
             elif pending is self._pending:  # else of a process that was killed
                 self.history.violated(f"I8: {show(payload)} was refused permanently: {result}")
 
-        clock = self.process.env.clock
-        assert isinstance(clock, SimClock)
-        right_ms = clock.error_ms
-        if self.random.random() < self._wrong_share:
-            clock.error_ms += self.random.choice(WRONG_CLOCKS_MS)
-        self._producer.send_async(payload, answered)  # has its publish time now
-        clock.error_ms = right_ms
+        self._producer.send_async(payload, answered)
 
     async def _consume(self, subscription: str, slowness_s: float) -> None:
         while not self.stopping:
