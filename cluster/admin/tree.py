@@ -60,7 +60,7 @@ class _Nouns(dict[str, object]):
         return self[noun] if noun in self else default
 
 
-class _Group(TyperGroup):
+class _GroupThatNamesAbsent(TyperGroup):
     """A group of commands that says which of `pulsar-admin`'s commands Magnetar does not have, and why."""
 
     @staticmethod
@@ -77,7 +77,7 @@ class _Group(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class NounGroup(_Group):
+class NounGroup(_GroupThatNamesAbsent):
     """`magnetar admin`."""
 
     absent = staticmethod(absent_noun)
@@ -87,7 +87,7 @@ class NounGroup(_Group):
         self.commands = _Nouns()  # type: ignore[assignment]
 
 
-class VerbGroup(_Group):
+class VerbGroup(_GroupThatNamesAbsent):
     """`magnetar admin NOUN`."""
 
     absent = staticmethod(absent_verb)
