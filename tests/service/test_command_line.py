@@ -218,12 +218,12 @@ def test_perf_produces_at_a_rate_and_writes_a_plot_and_histograms(magnetar: Comm
     )  # fmt: skip
     lines = [line for line in printed.splitlines() if line.startswith("Throughput produced: ")]
     assert len(lines) >= 2
-    assert re.fullmatch(
+    form = re.compile(
         r"Throughput produced: \d+ msg --- [\d.]+ msg/s --- [\d.]+ Mbit/s --- failure 0.000 msg/s --- "
         r"Latency: mean: [\d.]+ ms - med: [\d.]+ - 95pct: [\d.]+ - 99pct: [\d.]+ - 99.9pct: [\d.]+ - "
-        r"99.99pct: [\d.]+ - Max: [\d.]+",
-        lines[0],
+        r"99.99pct: [\d.]+ - Max: [\d.]+"
     )
+    assert any(map(form.fullmatch, lines)), "a busy machine may store nothing in some intervals, but not in all of them"
     sent = re.search(r"Aggregated throughput stats --- (\d+) records sent", printed)
     assert sent is not None and 0 < int(sent[1]) <= 401
     assert magnetar.admin("topics", "stats", "rate")["msgInCounter"] == int(sent[1])

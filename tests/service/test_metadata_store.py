@@ -297,6 +297,7 @@ async def test_a_closed_store_answers_unavailable(store: MetadataStore) -> None:
             await operation
 
 
+GUARDS = st.one_of(st.none(), st.builds(Guard, st.sampled_from(["a", "b"]), st.integers(0, 2)))
 OPERATIONS = st.lists(
     st.one_of(
         st.tuples(
@@ -307,7 +308,8 @@ OPERATIONS = st.lists(
                     st.sampled_from(["a", "b", "a/b"]),
                     st.one_of(st.none(), st.binary(max_size=3)),
                     st.one_of(st.none(), st.integers(0, 4)),
-                    st.one_of(st.none(), st.builds(Guard, st.sampled_from(["a", "b"]), st.integers(0, 2))),
+                    GUARDS,
+                    GUARDS,
                 ),
                 max_size=4,
             ),
