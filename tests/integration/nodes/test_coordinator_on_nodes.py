@@ -20,8 +20,8 @@ from support.servers.ray_nodes import wait_until
 
 SUCCESSOR_S = 120.0
 """Ray takes a silent node for dead after about a minute."""
-DEPUTY_S = 30.0
-"""The deputy takes office before that."""
+DEPUTY_S = 45.0
+"""The deputy takes office before that. It needs some seconds; the rest is for a machine that has much else to do."""
 
 
 @pytest.fixture
@@ -42,6 +42,11 @@ def log_of(process: str, node: Host, cluster: NodesCluster) -> str:
 
 def log_of_coordinator(node: Host, cluster: NodesCluster) -> str:
     return log_of(COORDINATOR_ID, node, cluster)
+
+
+def has_taken_office(node: Host, cluster: NodesCluster) -> bool:
+    """Whether a deputy on that node did."""
+    return "the deputy takes office" in log_of(DEPUTY_ID, node, cluster)
 
 
 def publish_to_new_topic(client: magnetar.Client, topic: str, within_s: float) -> None:
@@ -72,8 +77,9 @@ def test_a_cut_off_coordinator_that_still_reaches_the_database_is_fenced(own_hos
             if host not in (home, database.host):
                 own_hosts.network.cut(home, of=host)
         publish_to_new_topic(client, "after", SUCCESSOR_S)
-        successors = [node for node in own_hosts.nodes if node is not home and log_of_coordinator(node, cluster)]
-        assert len(successors) == 1, "the coordinator was started once, on another node"
+        others = [node for node in own_hosts.nodes if node is not home]
+        successors = [bool(log_of_coordinator(node, cluster)) + has_taken_office(node, cluster) for node in others]
+        assert sum(successors) == 1, "its deputy, if it had one already, or the coordinator that Ray started elsewhere"
         wait_until(lambda: "superseded" in log_of_coordinator(home, cluster), "the old coordinator learns of it", 60)
         sent += [producer.send(b"%d" % number) for number in range(20, 40)]
         own_hosts.heal(home)
@@ -101,13 +107,13 @@ def test_the_deputy_coordinates_when_the_node_of_the_coordinator_is_lost(own_hos
     wait_until(has_deputy, "the coordinator has a deputy", 60)
     with (
         own_hosts.client.network(),
-        cluster.client() as client,
+        cluster.client(operation_timeout_seconds=5) as client,
         publishing(own_hosts, client, "before") as sent,
     ):
         sent.wait_for_more(20, 30)
         own_hosts.kill(home, silently=True)
         publish_to_new_topic(client, "after", DEPUTY_S)
-        assert sum("the deputy takes office" in log_of(DEPUTY_ID, node, cluster) for node in others) == 1
+        assert sum(has_taken_office(node, cluster) for node in others) == 1
         assert not any(log_of(COORDINATOR_ID, node, cluster) for node in others), "Ray has not started another one yet"
         sent.wait_for_more(200, 30)
 
