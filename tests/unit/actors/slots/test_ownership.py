@@ -281,8 +281,9 @@ class World:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placement_module, "RETRY_INITIAL_S", 0.0001)
-    monkeypatch.setattr(placement_module, "RETRY_MAX_S", 0.0005)
+    """A retry comes in the next turn of the loop, so that a seed always does the same, on a slow machine, too."""
+    for name in ("RETRY_INITIAL_S", "RETRY_MAX_S"):
+        monkeypatch.setattr(placement_module, name, 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -296,7 +297,7 @@ async def test_each_topic_has_one_writer_whatever_happens(env: Environment, seed
 BUGS = {
     "the epoch of the topic is ignored": 0,
     "the guard is dropped": 0,
-    "an epoch at any time": 20,
+    "an epoch at any time": 3,
     "anybody may claim": 0,
 }
 """With a seed that has found it."""
