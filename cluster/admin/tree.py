@@ -64,7 +64,7 @@ class _GroupThatNamesAbsent(TyperGroup):
     """A group of commands that says which of `pulsar-admin`'s commands Magnetar does not have, and why."""
 
     @staticmethod
-    def absent(name: str) -> str | None:
+    def absent(name: str, /) -> str | None:
         """The feature of Pulsar to which a command belongs that is not here; None for a name that nobody knows."""
         raise NotImplementedError
 
