@@ -79,9 +79,8 @@ async def test_a_broker_that_died_during_the_pause_fails_over_within_one_time_ou
 
 
 async def test_a_new_incarnation_frees_at_once_what_a_detached_one_owned() -> None:
-    slow = dataclasses.replace(
-        FAST, session_timeout_s=4.0
-    )  # what happens at once is much faster, also on a busy machine
+    # What happens at once is much faster than this, also on a busy machine.
+    slow = dataclasses.replace(FAST, session_timeout_s=4.0)
     async with scene(slow) as (cluster, coordinator, one, two):
         with coordinator.paused():
             await eventually(lambda: not two.client.connected)

@@ -70,6 +70,17 @@ def fetch(peer: Peer, count: int, first: int = 0, consumer: int = 1) -> list[Mes
     return [peer.next_frame(BaseCommand.MESSAGE).command.message.message_id for _ in range(count)]
 
 
+def at_its_bound(stage: Stage, published: int) -> tuple[Peer, list[MessageIdData]]:
+    """A Shared consumer that has four messages, and may have no more of those that are published."""
+    stage.admin("POST", "/admin/v2/namespaces/{ns}/maxUnackedMessagesPerConsumer", 4)
+    peer = consuming(stage, CommandSubscribe.Shared, 1)
+    for number in range(published):
+        peer.send_message(b"%d" % number, number)
+        peer.next_frame(BaseCommand.SEND_RECEIPT)
+    peer.send(CommandFlow(consumer_id=1, messagePermits=100))
+    return peer, [peer.next_frame(BaseCommand.MESSAGE).command.message.message_id for _ in range(4)]
+
+
 def acknowledgement(ids: list[MessageIdData], *, consumer: int = 1, cumulative: bool = False, **more: Any) -> Any:
     """The command."""
     kind = CommandAck.Cumulative if cumulative else CommandAck.Individual
@@ -227,13 +238,7 @@ def a_consumer_may_acknowledge_what_another_holds(stage: Stage) -> None:
 @scenario()
 def a_consumer_with_too_many_unacknowledged_messages_waits(stage: Stage) -> None:
     """Shared, with a bound of four: when it stops, how many acknowledgements let it go on, and the statistics."""
-    stage.admin("POST", "/admin/v2/namespaces/{ns}/maxUnackedMessagesPerConsumer", 4)
-    peer = consuming(stage, CommandSubscribe.Shared, 1)
-    for number in range(10):
-        peer.send_message(b"%d" % number, number)
-        peer.next_frame(BaseCommand.SEND_RECEIPT)
-    peer.send(CommandFlow(consumer_id=1, messagePermits=100))
-    ids = [peer.next_frame(BaseCommand.MESSAGE).command.message.message_id for _ in range(4)]
+    peer, ids = at_its_bound(stage, 10)
     stage.settle("no fifth one", peer)
     shown = [*COUNTS, *OF_CONSUMERS, ".subscriptions.s.blockedSubscriptionOnUnackedMsgs"]
     stage.http("statistics while it waits", "GET", TOPIC + "/stats", only=shown)
@@ -249,13 +254,7 @@ def a_consumer_with_too_many_unacknowledged_messages_waits(stage: Stage) -> None
 @scenario()
 def a_waiting_consumer_gets_again_what_it_gives_back(stage: Stage) -> None:
     """Shared, with a bound of four. It gives back one message and acknowledges none, twice, and then two."""
-    stage.admin("POST", "/admin/v2/namespaces/{ns}/maxUnackedMessagesPerConsumer", 4)
-    peer = consuming(stage, CommandSubscribe.Shared, 1)
-    for number in range(6):
-        peer.send_message(b"%d" % number, number)
-        peer.next_frame(BaseCommand.SEND_RECEIPT)
-    peer.send(CommandFlow(consumer_id=1, messagePermits=100))
-    ids = [peer.next_frame(BaseCommand.MESSAGE).command.message.message_id for _ in range(4)]
+    peer, ids = at_its_bound(stage, 6)
     for given_back in (ids[3:], ids[3:], ids[1:3]):
         peer.send(CommandRedeliverUnacknowledgedMessages(consumer_id=1, message_ids=given_back))
         for number in range(len(given_back)):

@@ -82,57 +82,14 @@ def draw(
         return [Draining(cluster, history, chance, "operator", harmed)]
     if kind == RESTARTING:
         return [Restarting(cluster, history, chance, "restarter", harmed)]
-    if kind == GROWING:
-        return [Growing(cluster, history, chance, "grower", "growing")]
-    if kind == RESTING:
-        return [Resting(cluster, history, chance, "rester")]
     if kind == RESTORING:
         return []  # it comes at the end of the run, see `cluster`
-    if kind == COMPACTING:
-        return [Compacting(cluster, history, chance, "compactor-too", "compacted-too")]
-    if kind == TAILING:
-        return [Tailing(cluster, history, chance, "tailer", "tailed")]
-    if kind == WITHHOLDING:
-        return [Withholding(cluster, history, chance, "withholder", "withheld")]
-    if kind == VIEWING:
-        return [Viewing(cluster, history, chance, "viewer", "viewed")]
-    return KEPT[kind or drawn](cluster, history, chance)
+    return (KEPT | FURTHER)[kind or drawn](cluster, history, chance)
 
 
-def _numbered(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
-    return [Numbered(cluster, history, random, "source", "numbered")]
-
-
-def _clearing(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
-    return [Clearing(cluster, history, random, "clearer")]
-
-
-def _cut_off(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
-    return [CutOff(cluster, history, random, "cut-off", "reached")]
-
-
-def _delaying(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
-    return [Delaying(cluster, history, random, "delayer", "delayed")]
-
-
-def _holding(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
-    return [Holding(cluster, history, random, "holder", "held")]
-
-
-def _keeping(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
-    return [Keeping(cluster, history, random, "keeper-of-some", "kept")]
-
-
-def _leaving(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
-    return [Leaving(cluster, history, random, "stayer", "left")]
-
-
-def _loading(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
-    return [Loading(cluster, history, random, "loader")]
-
-
-def _terminating(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
-    return [Terminating(cluster, history, random, "terminator", "ending")]
+def _one(workload: Callable[..., Workload], *names: str) -> Making:
+    """One workload, with its name, and that of its topic if it is told one."""
+    return lambda cluster, history, random: [workload(cluster, history, random, *names)]
 
 
 def _registering(cluster: SimCluster, history: History, random: Random) -> list[Workload]:
@@ -147,16 +104,24 @@ def _registering(cluster: SimCluster, history: History, random: Random) -> list[
 
 
 KEPT: dict[str, Making] = {
-    "clearing": _clearing,
-    "cut off": _cut_off,
-    "numbered": _numbered,
-    "delaying": _delaying,
-    "holding": _holding,
-    "keeping": _keeping,
-    "leaving": _leaving,
-    "loading": _loading,
-    "terminating": _terminating,
+    "clearing": _one(Clearing, "clearer"),
+    "cut off": _one(CutOff, "cut-off", "reached"),
+    "numbered": _one(Numbered, "source", "numbered"),
+    "delaying": _one(Delaying, "delayer", "delayed"),
+    "holding": _one(Holding, "holder", "held"),
+    "keeping": _one(Keeping, "keeper-of-some", "kept"),
+    "leaving": _one(Leaving, "stayer", "left"),
+    "loading": _one(Loading, "loader"),
+    "terminating": _one(Terminating, "terminator", "ending"),
     "registering": _registering,
+}
+FURTHER: dict[str, Making] = {
+    GROWING: _one(Growing, "grower", "growing"),
+    RESTING: _one(Resting, "rester"),
+    COMPACTING: _one(Compacting, "compactor-too", "compacted-too"),
+    TAILING: _one(Tailing, "tailer", "tailed"),
+    WITHHOLDING: _one(Withholding, "withholder", "withheld"),
+    VIEWING: _one(Viewing, "viewer", "viewed"),
 }
 BESIDES = {
     DRAINING: DRAINING_SHARE,

@@ -69,22 +69,12 @@ class Tailing(Workload):
         self._reading_client = self.cluster.client(self.process, operation_timeout_seconds=10)
         partitions = await self.again(partial(self.client.get_topic_partitions, self.topic))
         self.topic = partitions[0]
-        await self.again(self._keep_ledgers)
+        await self.again(partial(self.keep_ledgers, self.topic))
         self._consumer = await self.again(self._subscribe)
         self._producer = await self.again(
             partial(self.client.create_producer, self.topic, send_timeout_millis=0, batching_max_messages=5)
         )
         await self._begin_tail()
-
-    async def _keep_ledgers(self) -> None:
-        """Make a subscription that acknowledges nothing.
-
-        Brokers delete what all durable subscriptions have acknowledged, also before a reader that is behind gets it.
-        """
-        keeper = await self.client.subscribe(
-            self.topic, f"{self.name}-keeper", initial_position=magnetar.InitialPosition.Earliest
-        )
-        await keeper.close()
 
     async def _subscribe(self) -> Any:
         policy = magnetar.ConsumerBatchReceivePolicy(50, -1, 3_000)

@@ -84,19 +84,12 @@ class Viewing(Workload):
 
     async def setup(self) -> None:
         self.connect()
-        await self.again(self._keep_ledgers)
+        await self.again(partial(self.keep_ledgers, self.topic))
         self._producer = await self.again(partial(self._create, batching_enabled=self._batched))
         self._part_producer = await self.again(self._create)
         for one in self._part_producer._producer.producers:
             one._encoder = PartEncoder(one._encoder)
         self._view = await self.again(partial(self.client.create_table_view, self.topic))
-
-    async def _keep_ledgers(self) -> None:
-        """Make a subscription that acknowledges nothing."""
-        keeper = await self.client.subscribe(
-            self.topic, f"{self.name}-keeper", initial_position=magnetar.InitialPosition.Earliest
-        )
-        await keeper.close()
 
     async def _create(self, *, batching_enabled: bool = False) -> Any:
         return await self.client.create_producer(

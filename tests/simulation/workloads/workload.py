@@ -11,6 +11,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from magnetar import InitialPosition
 from magnetar.client.aio.client import AsyncClient
 from magnetar.protocol.errors import MagnetarError
 
@@ -124,6 +125,14 @@ class Workload:
             except (MagnetarError, TimeoutError) as error:
                 self.history.counts[f"{name_of(attempt)} failed: {type(error).__name__}"] += 1
                 await asyncio.sleep(0.5)
+
+    async def keep_ledgers(self, topic: str) -> None:
+        """Make a subscription that acknowledges nothing.
+
+        Brokers delete what all durable subscriptions have acknowledged, also before a reader that is behind gets it.
+        """
+        keeper = await self.client.subscribe(topic, f"{self.name}-keeper", initial_position=InitialPosition.Earliest)
+        await keeper.close()
 
 
 def name_of(step: Callable[..., Any]) -> str:
