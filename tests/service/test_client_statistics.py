@@ -67,6 +67,7 @@ async def test_what_waits_for_its_receipt_is_pending(broker: FakeBroker, client:
     stats = producer.get_stats()
     assert (stats.num_msgs_sent, stats.num_acks_received, stats.pending_queue_size) == (3, 0, 3)
     assert stats.send_latency_millis_max == 0.0
+    broker.mute_sends = False
     broker.drop_connections()
 
 
