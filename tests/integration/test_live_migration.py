@@ -128,7 +128,8 @@ def test_nothing_is_lost_while_the_metadata_moves_to_postgresql(
     assert "no deputy" in migrate(path, database)
     traffic.go_on()
     ray_nodes.wait_until(lambda: epoch_of(cluster) > epoch, "the coordinator is active on PostgreSQL", 60)
-    client.create_producer("new-topic").send(b"new")  # takes a coordinator, and a ledger
+    client.subscribe("new-topic", "keeper").close()  # takes a coordinator
+    client.create_producer("new-topic").send(b"new")  # takes a ledger
     traffic.go_on()
     traffic.end()
     assert traffic.received == [*traffic.acknowledged, b"last"]

@@ -106,6 +106,7 @@ def a_producer_learns_its_last_sequence_id(stage: Stage) -> None:
     _switch_on(stage)
     topic, peer = stage.found_topic(), stage.peer()
     _producer(stage, "a new producer", peer, topic)
+    assert stage.admin("PUT", f"{TOPIC}/subscription/keeper", "earliest").status == 204
     for sequence_id in (7, 9):
         _send(stage, f"sequence id {sequence_id}", peer, sequence_id)
     peer.close()
