@@ -311,6 +311,7 @@ class Topics:
         if self.loaded.get(full_name) is not topic:
             return None
         del self.loaded[full_name]
+        topic.begin_to_close()  # in this step: its task begins in a later one, and a client may be about to attach
         closing = self._closing[full_name] = self._tasks.spawn(self._close_topic(topic, at_rest), f"close {full_name}")
         return closing
 

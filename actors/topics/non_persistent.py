@@ -329,7 +329,7 @@ class NonPersistentTopic(TopicLife):
             await self._closed.wait()
             return
         self._closing = True
-        self._become(TopicState.CLOSING)
+        self.begin_to_close()
         try:
             self.publishing.disconnect_all()
             for subscription in list(self.subscriptions.values()):

@@ -141,7 +141,7 @@ class PersistentTopic(TopicLife):
     def _ledger_fenced(self, error: BaseException) -> None:
         """Another owner has taken the ledger over."""
         if self.state not in (TopicState.CLOSING, TopicState.CLOSED):
-            self._become(TopicState.CLOSING)
+            self.begin_to_close()
             self._on_terminal(self, error)
 
     async def terminate(self) -> Position:
@@ -434,8 +434,7 @@ class PersistentTopic(TopicLife):
             await self._closed.wait()
             return
         self._closed = asyncio.Event()
-        if self.state is not TopicState.CLOSING:
-            self._become(TopicState.CLOSING)
+        self.begin_to_close()
         try:
             try:
                 async with asyncio.timeout(drain_s):

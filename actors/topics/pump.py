@@ -237,16 +237,21 @@ class Pump:
     def check(self) -> None:
         """Look for dispatch that could go on but does not: that is a defect. Say so, and set it going.
 
-        The look comes behind what the loop has already in hand: the news of an append may be on its way.
+        A second look comes behind what the loop has already in hand, for the news of an append may be on its way. An
+        entry that is confirmed between the two has its news behind the second one, so the first one counts as well.
         """
-        self._loop.call_soon(self._check_now)
+        if self._could_go_on():
+            self._loop.call_soon(self._check_again)
 
-    def _check_now(self) -> None:
+    def _could_go_on(self) -> bool:
         if self.dispatcher is None or self._running or self._retry is not None or self._stopped:
-            return
+            return False
         if self.dispatcher.gate is not None and self.dispatcher.gate.wakes_now:
-            return
-        if self.dispatcher.next_read(self._host.ledger.last_confirmed) is not None:
+            return False
+        return self.dispatcher.next_read(self._host.ledger.last_confirmed) is not None
+
+    def _check_again(self) -> None:
+        if self._could_go_on():
             logger.error(
                 "the dispatch of subscription %s had stalled and was started again: %s",
                 self._name,

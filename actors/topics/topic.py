@@ -167,6 +167,10 @@ class Topic(Protocol):
         """Called now and then; see Subscription.check."""
         ...
 
+    def begin_to_close(self) -> None:
+        """Take no client from now on. `close` follows."""
+        ...
+
     async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S) -> None:
         """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, and let go
         of what is stored. Concurrent callers wait for the first one."""
@@ -211,6 +215,11 @@ class TopicLife:
         """Raise ServiceUnitNotReady unless the topic takes clients."""
         if self.state is not TopicState.OPEN:
             raise ServiceUnitNotReady(f"{self.name.full} is {self.state.value}")
+
+    def begin_to_close(self) -> None:
+        """Take no client from now on. `close` follows."""
+        if self.state not in (TopicState.CLOSING, TopicState.CLOSED):
+            self._become(TopicState.CLOSING)
 
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None:
         """Start a task that ends with the topic at the latest."""

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from magnetar.actors.topics.idle_topics import duties_of
-from magnetar.protocol.errors import MetadataUnavailable
+from magnetar.protocol.errors import MetadataUnavailable, ServiceUnitNotReady
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandCloseConsumer, CommandCloseProducer
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.managed.chain_writer import ChainWriter
@@ -224,6 +224,20 @@ async def test_a_client_that_comes_while_its_topic_goes_to_rest_is_served() -> N
             await leave(peer)
             await asyncio.sleep(0.0005 * (round_ % 7))
         await peer.close()
+
+
+async def test_a_topic_that_goes_to_rest_takes_no_client_from_that_step_on() -> None:
+    async with front_that_rests(topic_idle_s=60.0) as front:
+        peer = await front.peer()
+        await peer.subscribe(TOPIC, "s")
+        await peer.close()
+        topic = front.topic
+        await until(lambda: not topic.in_use)
+        closing = front.topics._close(topic, at_rest=b"duties")
+        with pytest.raises(ServiceUnitNotReady, match="is closing"):
+            topic.check_open()
+        assert closing is not None
+        await closing
 
 
 async def test_the_next_owner_finds_a_topic_at_rest_and_one_that_was_opened_since() -> None:
