@@ -71,7 +71,7 @@ class Scene:
         self.timers.append(timer)
 
         class Handle:
-            def cancel(handle) -> None:
+            def cancel(_handle) -> None:
                 if timer in self.timers:
                     self.timers.remove(timer)
 
