@@ -140,8 +140,7 @@ class PersistentTopic(TopicLife):
 
     def _ledger_fenced(self, error: BaseException) -> None:
         """Another owner has taken the ledger over."""
-        if self.state not in (TopicState.CLOSING, TopicState.CLOSED):
-            self.begin_to_close()
+        if self.begin_to_close():
             self._on_terminal(self, error)
 
     async def terminate(self) -> Position:

@@ -167,8 +167,8 @@ class Topic(Protocol):
         """Called now and then; see Subscription.check."""
         ...
 
-    def begin_to_close(self) -> None:
-        """Take no client from now on. `close` follows."""
+    def begin_to_close(self) -> bool:
+        """Take no client from now on. `close` follows. Returns whether the topic did not close already."""
         ...
 
     async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S) -> None:
@@ -216,10 +216,12 @@ class TopicLife:
         if self.state is not TopicState.OPEN:
             raise ServiceUnitNotReady(f"{self.name.full} is {self.state.value}")
 
-    def begin_to_close(self) -> None:
-        """Take no client from now on. `close` follows."""
-        if self.state not in (TopicState.CLOSING, TopicState.CLOSED):
-            self._become(TopicState.CLOSING)
+    def begin_to_close(self) -> bool:
+        """Take no client from now on. `close` follows. Returns whether the topic did not close already."""
+        if self.state in (TopicState.CLOSING, TopicState.CLOSED):
+            return False
+        self._become(TopicState.CLOSING)
+        return True
 
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None:
         """Start a task that ends with the topic at the latest."""
