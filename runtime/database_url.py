@@ -7,10 +7,13 @@ URL may hold a password, too, and goes through `masked`. The parser's own errors
 import os.path
 import re
 from collections.abc import Iterable
-
-from sqlalchemy.engine import URL, make_url
+from typing import TYPE_CHECKING
 
 from ..protocol.errors import SettingError
+
+if TYPE_CHECKING:
+    # SQLAlchemy takes a quarter of a second to import. Bookies, brokers and the admin never use it.
+    from sqlalchemy.engine import URL
 
 SECRET_OPTIONS = ("password", "sslpassword")
 """Options of libpq that a URL may hold behind its question mark."""
@@ -22,12 +25,14 @@ _HOSTS = re.compile(r"[^/?]*")
 _USER = re.compile(r"[^:/]*(:[^@]*)?@")
 
 
-def parse_url(url: str) -> URL:
+def parse_url(url: str) -> "URL":
     """Raises SettingError for what is no URL of a metadata store.
 
     As in libpq, a URL may name several hosts, `postgresql://user@a:5432,b:5433/database`, or `?host=a,b`. The one is
     taken that can be written to.
     """
+    from sqlalchemy.engine import make_url
+
     try:
         parsed = make_url(_with_hosts_as_option(url))
     except Exception:  # ArgumentError, or ValueError from a port that is no number
@@ -48,7 +53,7 @@ def parse_url(url: str) -> URL:
     raise SettingError(f"the metadata store cannot be {backend}: use sqlite or postgresql")
 
 
-def shown_url(url: str | URL) -> str:
+def shown_url(url: "str | URL") -> str:
     """A URL without its password."""
     parsed = _without(parse_url(url) if isinstance(url, str) else url, SECRET_OPTIONS)
     return parsed.set(drivername=parsed.get_backend_name()).render_as_string()
@@ -64,12 +69,14 @@ def is_same_place(one: str, other: str) -> bool:
     return _place(one) == _place(other)
 
 
-def _place(url: str) -> URL:
+def _place(url: str) -> "URL":
     return _without(parse_url(url), OPTIONS_OF_ACCESS)
 
 
-def _without(url: URL, options: Iterable[str]) -> URL:
+def _without(url: "URL", options: Iterable[str]) -> "URL":
     """A URL without its password and some options. `URL.set(password=None)` would change nothing."""
+    from sqlalchemy.engine import URL
+
     query = url.difference_update_query(options).query
     return URL.create(url.drivername, url.username, None, url.host, url.port, url.database, query)
 

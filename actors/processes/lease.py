@@ -13,11 +13,14 @@ found lapsed too soon costs a needless change of coordinators.
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import MetadataError
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import MetadataStore, pack
-from ..coordinator.office import Office
+
+if TYPE_CHECKING:
+    from ..coordinator.office import Office
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ class LapseWatch:
         self._unchanged = -1  # the next read tells nothing of the time before
 
 
-async def renew_lease(office: Office) -> None:
+async def renew_lease(office: "Office") -> None:
     """Renew the lease for as long as the office is active. What fails is tried again with the next renewal."""
     version: int | None = None
     known = False

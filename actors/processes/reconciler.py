@@ -13,16 +13,18 @@ EVEN_OUT_AFTER_S after the last change of machines or members, brokers are sprea
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from ...protocol.errors import MagnetarError
 from ...protocol.names import ROLE_BROKER
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
-from ..coordinator.office import Office
 from ..desired.planner import Machine, Observed, RunOn, Targets, WaitFor, plan
 from .plan import ClusterPlan, NodePlan
 from .supervisor import Supervisor, Target
+
+if TYPE_CHECKING:
+    from ..coordinator.office import Office
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +102,7 @@ class Reconciler(Generic[Handle]):
         machines.on_change = self._changed
         supervisor.release = self._release
 
-    async def start(self, office: Office, running_on: dict[str, str]) -> None:
+    async def start(self, office: "Office", running_on: dict[str, str]) -> None:
         """Begin. `running_on` says on which Ray nodes members run already."""
         self._office = office
         try:
@@ -112,7 +114,7 @@ class Reconciler(Generic[Handle]):
         self.follow(office)
         self._tasks.spawn(self._run(), "reconcile")
 
-    def follow(self, office: Office) -> None:
+    def follow(self, office: "Office") -> None:
         """Work for this coordinator from now on. Members that the former one has ended run again: its drains do not go
         on. This one's begin again with those that still drain, and know of no other."""
         self._office = office
@@ -123,7 +125,7 @@ class Reconciler(Generic[Handle]):
         self._changed()
 
     @property
-    def office(self) -> Office | None:
+    def office(self) -> "Office | None":
         """The coordinator's, None before the start."""
         return self._office
 
@@ -242,7 +244,7 @@ class Reconciler(Generic[Handle]):
         self._tell_leaving(office)
         self._supervisor.retarget(self._targets(targets, office.desired.retired))
 
-    def _tell_leaving(self, office: Office) -> None:
+    def _tell_leaving(self, office: "Office") -> None:
         office.desired.set_leaving([*self._leaving, self._resting] if self._resting else self._leaving)
 
     def _targets(self, targets: Targets, retired: Collection[str]) -> dict[str, Target]:

@@ -22,7 +22,7 @@ The coordinator is restarted by those that carry it. `prepare_coordinator` is wh
 
 import asyncio
 import logging
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from ...protocol.cluster_status import RestartView
 from ...protocol.errors import (
@@ -34,9 +34,11 @@ from ...protocol.errors import (
     ServiceUnitNotReady,
 )
 from ...protocol.names import ADMIN_ID, COORDINATOR_ID, ROLE_BOOKIE, ROLE_BROKER
-from ..coordinator.office import Office
 from .reconciler import Reconciler
 from .supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from ..coordinator.office import Office
 
 logger = logging.getLogger(__name__)
 
@@ -98,13 +100,13 @@ class Restarts(Generic[Handle]):
             raise NotAllowedError(f"{self._under_way} is being restarted: wait until that has ended")
         self._under_way = member
 
-    def _office(self) -> Office:
+    def _office(self) -> "Office":
         office = self._reconciler.office
         if office is None:
             raise ServiceUnitNotReady("the coordinator is not active yet")
         return office
 
-    async def _restart(self, office: Office, member: str) -> RestartView:
+    async def _restart(self, office: "Office", member: str) -> RestartView:
         loop = asyncio.get_running_loop()
         began = loop.time()
         await self._wait(office, member, f"{member} was not restarted:", SAFE_TIMEOUT_S)
@@ -134,7 +136,7 @@ class Restarts(Generic[Handle]):
 
     # -- what is safe --------------------------------------------------------------------------------------------------
 
-    async def _wait(self, office: Office, member: str, failure: str, timeout_s: float) -> None:
+    async def _wait(self, office: "Office", member: str, failure: str, timeout_s: float) -> None:
         obstacle = "the cluster was not looked at in time"
         try:
             async with asyncio.timeout(timeout_s):
@@ -155,7 +157,7 @@ def restart_view(process: str, began: float, safe: float, back: float, settled: 
     }
 
 
-async def _obstacle(office: Office, member: str) -> str:
+async def _obstacle(office: "Office", member: str) -> str:
     """Why a process may not end now; empty if nothing is in the way.
 
     What takes long comes first. A member that went away meanwhile is noticed afterwards.
@@ -163,7 +165,7 @@ async def _obstacle(office: Office, member: str) -> str:
     return _absent(office) or await _lacking(office, member) or await _in_doubt(office) or _absent(office)
 
 
-async def _in_doubt(office: Office) -> str:
+async def _in_doubt(office: "Office") -> str:
     """Why it is not certain that this coordinator is the active one; empty if it is."""
     try:
         await office.store.verify()
@@ -172,7 +174,7 @@ async def _in_doubt(office: Office) -> str:
     return ""
 
 
-def _absent(office: Office) -> str:
+def _absent(office: "Office") -> str:
     """Why no process may end now; empty if nothing is in the way."""
     if office.desired.emptied:
         return f"{', '.join(sorted(office.desired.emptied))} still drains: wait, or `magnetar undrain` it"
@@ -184,7 +186,7 @@ def _absent(office: Office) -> str:
     return f"{', '.join(missing)} is away: `magnetar status` says why" if missing else ""
 
 
-async def _lacking(office: Office, member: str) -> str:
+async def _lacking(office: "Office", member: str) -> str:
     """Why no bookie may be away now; empty for other members."""
     if _role(member) != ROLE_BOOKIE:
         return ""

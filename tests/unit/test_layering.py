@@ -327,6 +327,19 @@ def test_importing_magnetar_is_light() -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_the_process_of_a_member_starts_without_the_modules_of_services() -> None:
+    """Each process of a cluster imports `ray_actors`; what a service needs comes when that service is built."""
+    rooms = ("admin", "auditor", "bookie", "broker", "coordinator")
+    code = (
+        "import sys, magnetar.actors.processes.ray_actors\n"
+        f"services = tuple(f'magnetar.actors.{{room}}.' for room in {rooms!r})\n"
+        "early = sorted(one for one in sys.modules if one == 'sqlalchemy' or one.startswith(services))\n"
+        "sys.exit(f'they are loaded too early: {early}' if early else 0)"
+    )
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 @pytest.mark.parametrize("room", ["protocol", "storage", "client", "actors"])
 def test_services_open_no_files_themselves(room: str) -> None:
     """The part of ruff's banned-api rule that ruff does not see: the builtin."""
