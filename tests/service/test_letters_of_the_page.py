@@ -59,6 +59,15 @@ def backlogs(cluster: EmbeddedCluster, topic: str) -> dict[str, int]:
     return {name: one["msgBacklog"] for name, one in figures(cluster, topic)["subscriptions"].items()}
 
 
+def until_moved(cluster: EmbeddedCluster, topic: str) -> None:
+    """Wait until the consumer has acknowledged what became a dead letter.
+
+    The official client 3.13.0 crashes when it is closed between the receipt of the letter and that acknowledgement:
+    with a real Pulsar 4.2.4 and with us, once in about 50 times.
+    """
+    until(lambda: figures(cluster, topic)["subscriptions"]["s"]["msgBacklog"] == 0)
+
+
 @pytest.mark.parametrize("kind", ["Shared", "KeyShared"])
 def test_a_dead_letter_topic_has_no_subscription_by_default(
     side: Side, cluster: EmbeddedCluster, topic: str, kind: str
@@ -72,7 +81,7 @@ def test_a_dead_letter_topic_has_no_subscription_by_default(
     (producer,) = figures(cluster, dead)["publishers"]
     if side.module is magnetar:  # the official client leaves the name to the broker
         assert re.fullmatch(rf"{re.escape(topic)}-s-worker-\w+-DLQ", producer["producerName"])
-    until(lambda: figures(cluster, topic)["subscriptions"]["s"]["msgBacklog"] == 0)
+    until_moved(cluster, topic)
     send(side, topic, b"good")
     assert side.values(consumer, 1) == [b"good"], "consumption goes on"
 
@@ -87,6 +96,7 @@ def test_an_initial_subscription_is_there_before_the_first_dead_letter(
     until(lambda: backlogs(cluster, f"{topic}-dead") == {"keeper": 1})
     keeper = side.client.subscribe(f"{topic}-dead", "keeper")  # from the latest message, if it were new
     assert side.values(keeper, 1) == [b"bad"]
+    until_moved(cluster, topic)
 
 
 def test_without_automatic_subscriptions_no_dead_letter_producer_is_created(
@@ -109,6 +119,7 @@ def test_without_automatic_subscriptions_no_dead_letter_producer_is_created(
     again = join(side, topic, dead_letter_policy=side.module.ConsumerDeadLetterPolicy(1, dead, "keeper"))
     refuse(again, 2)
     until(lambda: backlogs(cluster, dead) == {"keeper": 1})
+    until_moved(cluster, topic)
 
 
 def allow(cluster: EmbeddedCluster, namespace: str, allowed: bool) -> None:
