@@ -1,18 +1,27 @@
 """Tells the consumers of a Failover subscription who is active, and ends its hand-overs after a while.
 
 The news goes out behind what the broker does at this moment, so that a consumer gets the answer to its SUBSCRIBE first.
-One that has left meanwhile gets none.
+A consumer that has not yet asked for messages gets it with its first FLOW, and after the delay of a hand-over at the
+latest. Until then the Go client does not know the consumer, and drops the news; Pulsar sends them after that delay. One
+that has left meanwhile gets none.
 """
 
 import asyncio
 from collections.abc import Callable
 from weakref import ref
 
+from .consumer import AttachedConsumer
 from .failover import FailoverDispatcher
 
 
 def _nobody() -> None:
     return None
+
+
+def _listen(consumer: Callable[[], AttachedConsumer | None]) -> None:
+    found = consumer()
+    if found is not None and not found.listens:
+        found.listen()
 
 
 class ActiveConsumerNews:
@@ -43,7 +52,9 @@ class ActiveConsumerNews:
             return
         for consumer, active in dispatcher.take_announcements():
             if not consumer.closed:
-                consumer.tell_active(active)
+                if not consumer.listens:
+                    self._loop.call_later(self._delay_s, _listen, ref(consumer))
+                consumer.announce(active)
         if not dispatcher.handing_over:
             self._cancel()
             self._wake()

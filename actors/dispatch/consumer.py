@@ -132,6 +132,11 @@ class AttachedConsumer:
         self.closed = False
         self.at_end = False
         """Whether its client knows that nothing more will come."""
+        self.listens = False
+        """Whether its client takes what the broker says of its own accord. The Go client drops what comes right behind
+        the answer to its SUBSCRIBE."""
+        self._unsaid: bool | None = None
+        """What `announce` had to say before the client listened."""
         self.out = SentMeter(now_s)
         self.redelivered = Meter(now_s)
         self.acknowledged = Meter(now_s)
@@ -218,6 +223,20 @@ class AttachedConsumer:
         """It acknowledged so many entries: for its statistics."""
         self.acknowledged.add(entries, 0)
         self.times.last_acknowledged_ms = now_ms
+
+    def announce(self, active: bool) -> None:
+        """The active consumer of the Failover subscription has changed: tell the client, as soon as it listens."""
+        if self.listens:
+            self.tell_active(active)
+        else:
+            self._unsaid = active
+
+    def listen(self) -> None:
+        """The client has asked for messages for the first time, or had long enough to do so."""
+        self.listens = True
+        unsaid, self._unsaid = self._unsaid, None
+        if unsaid is not None and not self.closed:
+            self.tell_active(unsaid)
 
     def tell_active(self, active: bool) -> None:
         """Tell the client whether its consumer is the active one of a Failover subscription."""

@@ -245,6 +245,8 @@ class SubscriptionMembers(SubscriptionActs):
 
     def flow(self, consumer: AttachedConsumer, permits: int) -> None:
         """The consumer takes so many messages more."""
+        if not consumer.listens:
+            consumer.listen()
         consumer.permits += permits
         self.last_flow_ms = self.topic.env.clock.now_ms()
         consumer.times.flow(self.last_flow_ms)

@@ -54,6 +54,48 @@ async def test_the_answer_to_subscribe_comes_before_the_news():
         await peer.close()
 
 
+async def test_a_consumer_is_told_what_it_is_with_its_first_flow():
+    """The Go client does not know its consumer before it has asked, and drops the news."""
+    async with broker_front(active_consumer_failover_delay_ms=3_600_000) as front:
+        peer = await filled(front, 1)
+        for consumer_id, name in ((1, "a"), (2, "b")):
+            await peer.subscribe(TOPIC, "s", consumer_id, subType=FAILOVER, consumer_name=name)
+        await peer.settle()
+        assert not changes(peer)
+        peer.flow(1, 2)
+        assert await change(peer, 2) is False
+        peer.flow(1, 1)
+        assert await change(peer, 1) is True
+        assert await peer.messages(1) == [(0, 0)]
+        peer.flow(1, 2)
+        await peer.settle()
+        assert not changes(peer), "each is told once"
+        await peer.close()
+
+
+async def test_a_consumer_that_asks_late_is_told_only_what_holds_then():
+    async with broker_front(active_consumer_failover_delay_ms=3_600_000) as front:
+        peer = await filled(front, 0)
+        await peer.subscribe(TOPIC, "s", 1, subType=FAILOVER, priority_level=1)
+        await peer.settle()
+        await joined(front, peer, 2, "better", priority_level=0)
+        assert await change(peer, 2) is True
+        peer.flow(1, 1)
+        assert await change(peer, 1) is False
+        await peer.settle()
+        assert not changes(peer)
+        await peer.close()
+
+
+async def test_a_consumer_that_does_not_ask_is_told_after_the_delay():
+    async with broker_front(active_consumer_failover_delay_ms=50) as front:
+        peer = await filled(front, 0)
+        await peer.subscribe(TOPIC, "s", 1, subType=FAILOVER)
+        assert not changes(peer)
+        assert await change(peer, 1) is True
+        await peer.close()
+
+
 async def test_a_better_priority_takes_over_when_the_delay_is_over():
     async with broker_front(active_consumer_failover_delay_ms=50) as front:
         peer = await filled(front, 2)
