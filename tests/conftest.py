@@ -4,9 +4,16 @@ import logging
 import re
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from magnetar.runtime.environment import Environment
+
+# How long an example takes says more of what else the machine does than of the code.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 
 class _Stalls(logging.Handler):
