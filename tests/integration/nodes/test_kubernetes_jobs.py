@@ -2,7 +2,8 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -39,7 +40,7 @@ def job(name: str) -> Manifest:
 def places(layout: Layout) -> dict[str, str]:
     """By live broker, bookie and the admin: the pod where it runs."""
     pods = {host.address: name for name, host in layout.hosts.items()}
-    status = json.loads(layout.run(HEAD, "magnetar status --json"))
+    status = layout.status()
     found = {member["id"]: pods[member["host"]] for member in status["members"] if member["role"] != ROLE_ADMIN}
     return found | {"admin": pods[urlsplit(status["admin_url"]).hostname]}
 
@@ -60,6 +61,13 @@ def network() -> Iterator[Network]:
         pytest.skip(reason)
     with Network() as found:
         yield found
+
+
+@pytest.fixture
+def make_layout(network: Network) -> Iterator[Callable[..., Layout]]:
+    """`Layout` on this test's network."""
+    with ExitStack() as stack:
+        yield lambda objects, *further: stack.enter_context(Layout(objects, network, *further))
 
 
 def forwarding(layout: Layout, pod: str) -> str:
@@ -90,12 +98,16 @@ def brokers_on(layout: Layout, pod: str) -> set[str]:
     }
 
 
-def test_the_small_overlay_starts_is_measured_and_comes_back(network: Network) -> None:
+def test_the_small_overlay_starts_is_measured_and_comes_back(make_layout: Callable[..., Layout]) -> None:
     objects = render(K8S / "overlays" / "small")
-    layout = Layout(objects, network)
+    layout = make_layout(objects)
     assert "broker-2" in layout.run_job(job("start"))
     expected = {name: name for name in BOOKIES} | {"broker-1": "brokers", "broker-2": "brokers", "admin": HEAD}
     assert places(layout) == expected
+    shown_status = json.loads(layout.run(HEAD, "magnetar status --json"))
+    assert {one["id"]: one["host"] for one in shown_status["members"]} == {
+        one["id"]: one["host"] for one in layout.status()["members"]
+    }
     assert "200000 records sent" in layout.run_job(job("benchmark"))
     shown = layout.run_job(job("demo"))
     assert "broker killed half-way" in shown and "every flight arrived" in shown
@@ -152,14 +164,16 @@ def make_database(network: Network) -> Database:
     return found
 
 
-def test_the_production_overlay_keeps_its_metadata_in_postgresql(network: Network) -> None:
+def test_the_production_overlay_keeps_its_metadata_in_postgresql(
+    network: Network, make_layout: Callable[..., Layout]
+) -> None:
     reason = postgresql_server.reason_to_skip()
     if reason is not None:
         pytest.skip(reason)
     database = make_database(network)
     assert f":{PORT}/" in job("start-postgresql")["spec"]["entrypoint"]
     objects = render(K8S / "overlays" / "production")
-    layout = Layout(objects, network, PASSWORDS, {"magnetar-postgresql": database.host}, ZONES)
+    layout = make_layout(objects, PASSWORDS, {"magnetar-postgresql": database.host}, ZONES)
     labels = json.loads(layout.run(HEAD, f'python -P -c "{LABELS_OF_NODES}"'))
     assert {name: zone_of(labels[host.address]) for name, host in layout.hosts.items()} == {
         name: ZONES.get(name, "") for name in layout.pods

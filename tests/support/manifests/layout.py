@@ -24,12 +24,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from magnetar.protocol.cluster_status import ClusterStatus
+from support.nodes.driver_process import DriverProcess
 from support.nodes.network import Host, Network
 
 from .kustomize import Manifest
 
 GCS_PORT = 6379
 OBJECT_STORE_BYTES = 80 << 20
+TESTS = Path(__file__).resolve().parents[2]
 TOOLS = str(Path(sys.executable).parent)
 HEAD = "head"
 ZONE_FIELD = "metadata.labels['topology.kubernetes.io/zone']"
@@ -96,6 +99,7 @@ class Layout:
         self._others = dict(others or {})
         self._zones = dict(zones or {})
         self._foreground: dict[str, subprocess.Popen[bytes]] = {}
+        self._driver: DriverProcess | None = None
         self._token = secrets.token_hex(32)
         self.pods = {pod.name: pod for pod in pods_of(cluster)}
         self.network = network
@@ -158,6 +162,8 @@ class Layout:
 
     def kill(self, *names: str) -> None:
         """End these pods. What they had outside of claimed volumes is lost."""
+        if HEAD in names:
+            self._end_driver()
         for name in names:
             self.hosts[name].kill()
             for volume in self.pods[name].spec["volumes"]:
@@ -167,6 +173,25 @@ class Layout:
     def run(self, name: str, command: str) -> str:
         """Run a command line in a pod; returns what it prints."""
         return self._run(name, self._moved(name, command))
+
+    def status(self) -> ClusterStatus:
+        """What `magnetar status --json` prints on the head. Raises RuntimeError with the error of the cluster."""
+        if self._driver is None:
+            environment = {**self._environment(HEAD), "PYTHONPATH": str(TESTS)}
+            driver = DriverProcess(self.head.namespaces, environment, self.head.directory / "driver.log")
+            try:
+                driver.ask("connect")
+            except RuntimeError:
+                driver.close()
+                raise
+            self._driver = driver
+        found: ClusterStatus = self._driver.ask("status")
+        return found
+
+    def _end_driver(self) -> None:
+        if self._driver is not None:
+            driver, self._driver = self._driver, None
+            driver.close()
 
     def is_ready(self, name: str) -> bool:
         """Run the readiness probe of a pod, which has to be a command."""
@@ -258,6 +283,7 @@ class Layout:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._end_driver()
         self.network.close()
 
 

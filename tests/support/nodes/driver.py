@@ -44,6 +44,10 @@ class Driver:
             "admin_url": self._cluster.admin_url,
         }
 
+    def connect(self) -> None:
+        """Find the cluster that somebody else has started."""
+        self._cluster = magnetar.connect()
+
     def stop(self) -> None:
         """End the cluster in good order."""
         self.cluster.stop()

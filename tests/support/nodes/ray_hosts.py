@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,10 +23,10 @@ from magnetar.cluster.ray_head import CONNECT_VARIABLES
 from magnetar.protocol.cluster_status import ClusterStatus, DesiredView, RestartView
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_ADMIN
 
+from .driver_process import DriverProcess
 from .network import Cut, Host, Network
 
 GCS_PORT = 6379
-END_TIMEOUT_S = 30.0
 CPUS = 2
 OBJECT_STORE_BYTES = 80 << 20  # Ray takes no less
 TESTS = Path(__file__).resolve().parents[2]
@@ -180,12 +179,7 @@ class NodesCluster(Cluster):
         self.hosts = hosts
         self.data_directory = Path(str(options["data_dir"]))
         """On each host."""
-        self._log = (at.directory / "driver.log").open("wb")
-        self._process = at.namespaces.popen(
-            sys.executable, "-P", "-m", "support.nodes.driver",
-            environment=hosts.environment,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
-        )  # fmt: skip
+        self._driver = DriverProcess(at.namespaces, hosts.environment, at.directory / "driver.log")
         try:
             found = self.ask("start", **options)
         except BaseException:
@@ -195,15 +189,7 @@ class NodesCluster(Cluster):
 
     def ask(self, function: str, **arguments: object) -> Any:
         """Call a function of `driver.Driver`. Raises RuntimeError with the error of the other side."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        print(json.dumps({"function": function, "arguments": arguments}), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the driver ended during {function}: read {self._log.name}")
-        answer = json.loads(line)
-        if "error" in answer:
-            raise RuntimeError(f"{function}: {answer['error']}; read {self._log.name}")
-        return answer["answer"]
+        return self._driver.ask(function, **arguments)
 
     def status(self) -> ClusterStatus:
         found: ClusterStatus = self.ask("status")
@@ -245,7 +231,7 @@ class NodesCluster(Cluster):
         place.namespaces.signal_process(self.ask("process_id", process=process), signal.SIGKILL)
 
     def stop(self) -> None:
-        if self._process.poll() is None:
+        if self._driver.running:
             try:
                 self.ask("stop")
             finally:
@@ -253,8 +239,4 @@ class NodesCluster(Cluster):
 
     def leave(self) -> None:
         """End the program that started the cluster, and leave the cluster as it is."""
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._process.wait(END_TIMEOUT_S)
-        self._log.close()
+        self._driver.close()
