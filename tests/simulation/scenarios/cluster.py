@@ -239,10 +239,11 @@ class Scenario:
         self._cluster.calm = not early
         await self._log_reading.run(self._log_reading.setup, limit_s)
         for workload in self._workloads:
-            if workload.process.alive:  # else it was crashed before it began, and does this when it is revived
+            # One that was crashed before its turn does this when it is revived, which may have been already.
+            if workload.process.alive and not workload.begun_again:
                 await self._unless_killed(workload, workload.setup, limit_s)
         for workload in self._workloads:
-            if workload.process.alive:
+            if workload.process.alive and not workload.begun_again:
                 await self._unless_killed(workload, workload.start, limit_s)
         self._cluster.calm = False
         if faults is not None and not early:

@@ -84,6 +84,11 @@ class Workload:
         self.process = self.cluster.client_process(self.name)
         self._reviving = self.process.spawn(self._begin_again(), "begin again")
 
+    @property
+    def begun_again(self) -> bool:
+        """Whether it was revived, and so does its setup and its start by itself."""
+        return self._reviving is not None
+
     async def revived(self) -> None:
         """Wait until it is as far as before."""
         if self._reviving is not None:
