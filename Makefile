@@ -10,7 +10,7 @@ ENVIRONMENT := .ci/environment
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check the result in Spark
 	@$(ENVIRONMENT) python -P -m magnetar.cluster.demo --output build/demo
 
-test: ## run all tests: unit, simulation, service, integration (Ray, Spark, the official client); about half an hour
+test: ## run all tests: unit, simulation, service, integration (Ray, Spark, the official client); about 50 minutes
 	@$(ENVIRONMENT) .ci/test
 
 check: ## check a change: ruff, pyright, unit tests, a few seeds of the simulator
@@ -23,7 +23,7 @@ simulate: ## simulate SEEDS=1000 clusters, others each time (FIRST=n: these agai
 	@$(ENVIRONMENT) python tests/simulation/run.py \
 		$(if $(SEED),--seed $(SEED) $(if $(NODE),--node $(NODE)),--seeds $(SEEDS) $(if $(FIRST),--first $(FIRST)))
 
-mutants: ## switch known bugs on one by one: simulated seeds must find each, and find nothing without them; about 15 minutes
+mutants: ## switch known bugs on one by one: simulated seeds must find each, and find nothing without them; over an hour
 	@$(ENVIRONMENT) python tests/simulation/gate.py
 
 scale: ## 100 brokers, 100 bookies and TOPICS=1000000 as metadata only: messages and operations of each event

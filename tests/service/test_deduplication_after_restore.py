@@ -12,7 +12,7 @@ from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.metadata.ledger_ids import mark_restored
 from magnetar.storage.metadata.sql import SqlMetadataStore
 from support.servers.embedded_cluster import EmbeddedCluster
-from support.servers.figures import until
+from support.servers.figures import loaded, until
 
 SETTINGS = {
     "deduplication_enabled": True,
@@ -27,7 +27,7 @@ TOPIC = "persistent://public/default/numbered"
 
 def ids_of(cluster: EmbeddedCluster) -> Cursor:
     """The cursor that has the sequence ids."""
-    return cluster.brokers[1].topics.loaded[TOPIC].ledger.cursors[DEDUPLICATION_CURSOR]
+    return loaded(cluster, TOPIC).ledger.cursors[DEDUPLICATION_CURSOR]
 
 
 def publish(cluster: EmbeddedCluster, numbers: range) -> None:
@@ -40,7 +40,7 @@ def publish(cluster: EmbeddedCluster, numbers: range) -> None:
 
 def until_durable(cluster: EmbeddedCluster) -> Position:
     """Wait until bookies have a snapshot of all that is stored; returns its place."""
-    last = cluster.brokers[1].topics.loaded[TOPIC].ledger.last_confirmed
+    last = loaded(cluster, TOPIC).ledger.last_confirmed
     until(lambda: ids_of(cluster).durable_mark_delete == last)
     return last
 
