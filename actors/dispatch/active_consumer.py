@@ -20,7 +20,7 @@ def _nobody() -> None:
 
 def _listen(consumer: Callable[[], AttachedConsumer | None]) -> None:
     found = consumer()
-    if found is not None and not found.listens:
+    if found is not None:
         found.listen()
 
 
@@ -51,10 +51,8 @@ class ActiveConsumerNews:
         if dispatcher is None:
             return
         for consumer, active in dispatcher.take_announcements():
-            if not consumer.closed:
-                if not consumer.listens:
-                    self._loop.call_later(self._delay_s, _listen, ref(consumer))
-                consumer.announce(active)
+            if not consumer.closed and consumer.announce(active):
+                self._loop.call_later(self._delay_s, _listen, ref(consumer))
         if not dispatcher.handing_over:
             self._cancel()
             self._wake()

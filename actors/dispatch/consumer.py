@@ -224,12 +224,15 @@ class AttachedConsumer:
         self.acknowledged.add(entries, 0)
         self.times.last_acknowledged_ms = now_ms
 
-    def announce(self, active: bool) -> None:
-        """The active consumer of the Failover subscription has changed: tell the client, as soon as it listens."""
+    def announce(self, active: bool) -> bool:
+        """The active consumer of the Failover subscription has changed: tell the client, as soon as it listens. Returns
+        whether news begin to wait for that."""
         if self.listens:
             self.tell_active(active)
-        else:
-            self._unsaid = active
+            return False
+        begins = self._unsaid is None
+        self._unsaid = active
+        return begins
 
     def listen(self) -> None:
         """The client has asked for messages for the first time, or had long enough to do so."""

@@ -21,8 +21,8 @@ States of a subscription, by what `active` is:
 Invariants: the active consumer is a member of `consumers`. It begins at the first unacknowledged entry. Every change
 of it is announced once to each consumer, and a consumer that joins without a change is told once that it stands by.
 Nothing is read before the announcements were taken. So a consumer hears that it is active before it gets entries, if
-only with its first FLOW (`AttachedConsumer.listens`).
-A read that was planned for another active consumer is void (`generation`).
+only with its first FLOW (`AttachedConsumer.listens`). A read that was planned for another active consumer is void
+(`generation`).
 """
 
 from bisect import bisect_left
