@@ -317,14 +317,19 @@ def test_services_and_client_never_load_ray_or_spark_at_import(imports: dict[str
     assert not wrong, wrong
 
 
+def check_in_a_new_process(code: str) -> None:
+    """Run code in a Python that has imported nothing yet; what it exits with is why the test fails."""
+    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_importing_magnetar_is_light() -> None:
     code = (
         "import sys, magnetar, magnetar.client, magnetar.cluster\n"
         f"heavy = sorted({HEAVY!r} & set(sys.modules))\n"
         "sys.exit(f'import magnetar loads {heavy}' if heavy else 0)"
     )
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=False)
-    assert result.returncode == 0, result.stderr
+    check_in_a_new_process(code)
 
 
 def test_the_process_of_a_member_starts_without_the_modules_of_services() -> None:
@@ -336,8 +341,7 @@ def test_the_process_of_a_member_starts_without_the_modules_of_services() -> Non
         "early = sorted(one for one in sys.modules if one == 'sqlalchemy' or one.startswith(services))\n"
         "sys.exit(f'they are loaded too early: {early}' if early else 0)"
     )
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=False)
-    assert result.returncode == 0, result.stderr
+    check_in_a_new_process(code)
 
 
 @pytest.mark.parametrize("room", ["protocol", "storage", "client", "actors"])
