@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.protocol.errors import (
@@ -358,7 +358,7 @@ def test_any_history_ends_as_in_memory(kind: str, tmp_path: Path, request: pytes
     seen: list[int] = []
     histories: list[list[tuple]] = []
 
-    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=25)
     @given(OPERATIONS)
     def check(history: list[tuple]) -> None:
         seen.append(1)

@@ -82,7 +82,6 @@ def test_no_request_that_the_description_allows_fails_or_is_answered_otherwise(a
             max_examples=EXAMPLES_EACH,
             derandomize=True,
             database=None,
-            deadline=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )

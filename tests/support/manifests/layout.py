@@ -25,14 +25,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from magnetar.protocol.cluster_status import ClusterStatus
-from support.nodes.driver_process import DriverProcess
+from support.nodes.driver_process import TESTS, DriverProcess
 from support.nodes.network import Host, Network
 
 from .kustomize import Manifest
 
 GCS_PORT = 6379
 OBJECT_STORE_BYTES = 80 << 20
-TESTS = Path(__file__).resolve().parents[2]
 TOOLS = str(Path(sys.executable).parent)
 HEAD = "head"
 ZONE_FIELD = "metadata.labels['topology.kubernetes.io/zone']"

@@ -9,6 +9,8 @@ from typing import Any
 
 from .namespaces import Namespaces
 
+TESTS = Path(__file__).resolve().parents[2]
+"""Where a driver finds `support`."""
 END_TIMEOUT_S = 30.0
 
 

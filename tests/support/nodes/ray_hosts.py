@@ -23,13 +23,12 @@ from magnetar.cluster.ray_head import CONNECT_VARIABLES
 from magnetar.protocol.cluster_status import ClusterStatus, DesiredView, RestartView
 from magnetar.protocol.names import COORDINATOR_ID, ROLE_ADMIN
 
-from .driver_process import DriverProcess
+from .driver_process import TESTS, DriverProcess
 from .network import Cut, Host, Network
 
 GCS_PORT = 6379
 CPUS = 2
 OBJECT_STORE_BYTES = 80 << 20  # Ray takes no less
-TESTS = Path(__file__).resolve().parents[2]
 CLUSTER_OPTIONS = {"host": "0.0.0.0", "port": 6650, "admin_port": 8080}
 
 

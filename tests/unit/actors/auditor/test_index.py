@@ -15,7 +15,7 @@ CHANGES = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(CHANGES)
 def test_it_answers_as_a_table_of_all_ledgers_would(changes) -> None:
     index, table = LedgerIndex(), {}
@@ -52,7 +52,7 @@ def test_what_a_walk_does_not_meet_is_forgotten() -> None:
     assert sorted(index.of("a")) == list(range(0, 300, 3)) and index.count == 100
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 6000)), max_size=400), st.integers(0, 50))
 def test_a_set_of_ids_is_sorted_and_without_doubles(changes, taken) -> None:
     ids, expected = IdSet(), set(range(0, 6000, 2))

@@ -64,7 +64,7 @@ KEYS = st.sampled_from([None, "a", "b", "c", "d", "é" * 70])
 MESSAGES = st.lists(st.tuples(KEYS, st.sampled_from([b"", b"1", b"22", b"x" * 200])), min_size=1, max_size=6)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(MESSAGES, st.sampled_from([0, 1, 2, 3, 4]), st.booleans()), max_size=12),
     st.booleans(),

@@ -408,7 +408,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STEPS, st.sampled_from([0, 1, 5, 9]))
 def test_shared_loses_nothing_and_holds_nothing_twice(steps, bound):
     """Whatever consumers do: every entry is acknowledged, pending at one consumer, in replay or unread; and once all

@@ -178,7 +178,7 @@ def test_impossible_sticky_ranges_are_refused_and_change_nothing(wanted, text):
 
 
 @pytest.mark.parametrize("make", [lambda: HashRing(7), SplitRanges])
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=10))
 def test_only_slots_of_who_comes_or_goes_change_hands_and_all_are_owned(make, steps):
     ranges, members = make(), []

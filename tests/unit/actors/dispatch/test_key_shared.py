@@ -389,7 +389,7 @@ ACTIONS = st.tuples(
 
 
 @pytest.mark.parametrize("make", [lambda: HashRing(3), SplitRanges])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(ACTIONS, max_size=60),
     st.booleans(),

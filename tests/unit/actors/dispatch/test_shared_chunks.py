@@ -194,7 +194,7 @@ def test_nothing_is_noted_of_chunks_that_are_acknowledged():
     assert not dispatcher._owners._owners and not dispatcher._owners._held
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_every_message_is_whole_at_one_consumer_in_the_end(data):
     """Chunks of three messages and ordinary entries in any order, permits in drops, redeliveries and a leave."""

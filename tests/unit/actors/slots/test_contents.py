@@ -16,7 +16,7 @@ def members(topic: str, partitions: int) -> list[TopicName]:
     return [name.partition_topic(index) for index in range(partitions)] if partitions else [name]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from(TOPICS), st.none() | st.sampled_from([0, 1, 5, 64, 130]))))
 def test_members_lie_where_their_names_say(changes: list[tuple[str, int | None]]) -> None:
     contents, topics = SlotContents(SLOTS), dict[str, int]()

@@ -96,7 +96,7 @@ def test_a_broker_that_comes_back_as_another_incarnation_keeps_its_slots() -> No
     assert table.place(own, brokers(3)) == dict.fromkeys(own, "broker-001")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.sampled_from([64, 256]))
 def test_any_comings_and_goings_end_even_with_few_moves(steps: list[int], slots: int) -> None:
     table, alive, epoch = SlotTable(slots), ["broker-000"], 1

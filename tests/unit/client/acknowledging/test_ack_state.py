@@ -84,7 +84,7 @@ def test_seeking_forgets_everything() -> None:
     st.lists(st.tuples(st.booleans(), st.integers(0, 9), st.integers(0, 3)), max_size=60),
     st.lists(st.integers(1, 4), min_size=10, max_size=10),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_an_entry_is_sent_only_if_all_its_messages_were_acknowledged(
     steps: list[tuple[bool, int, int]], sizes: list[int]
 ) -> None:
@@ -162,7 +162,7 @@ def test_what_was_not_delivered_is_forgotten_when_a_subscription_begins_behind_i
 
 
 @given(st.lists(st.tuples(st.sampled_from(["open", "refuse", "up to", "one"]), st.integers(0, 9)), max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_nothing_is_sent_that_was_not_delivered(steps: list[tuple[str, int]]) -> None:
     """Entries come in order; each is opened or refused; what came is acknowledged one by one or up to a message."""
     state, delivered, sent, following = Acknowledgements(), set[int](), set[int](), 0

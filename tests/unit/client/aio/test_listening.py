@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from magnetar.client.aio import listening
@@ -99,7 +99,6 @@ async def test_messages_are_handed_over_one_at_a_time_and_in_order(kit: Kit) -> 
 STEPS = st.sampled_from(["put", "put", "error", "turn", "turn", "pause", "resume", "go on", "fail"])
 
 
-@settings(deadline=None)
 @given(st.lists(STEPS, max_size=40), st.sampled_from(["stop", "cancel"]))
 def test_no_history_loses_repeats_or_reorders_a_message(steps: list[str], end: str) -> None:
     """Each message was handed over or is still in the queue, in its place. Handling takes until `go on`."""

@@ -70,7 +70,7 @@ def test_what_receive_many_hands_over_is_like_a_list() -> None:
     st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), max_size=25),
     st.lists(st.sampled_from([1, 3, 5]), min_size=3, max_size=3),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_runs_cover_each_message_once(chosen: list[tuple[int, int]], sizes: list[int]) -> None:
     batches = [opened(number, size) for number, size in enumerate(sizes)]
     items = [batches[which][index % sizes[which]] for which, index in chosen]

@@ -83,7 +83,7 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=200)
     st.none() | st.integers(0, 2**63 - 1),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_pieces_of_a_batch_are_what_protobuf_reads(
     content: bytes,
     properties: dict[str, str] | None,

@@ -166,7 +166,7 @@ def test_plain_and_other_messages_share_a_batch() -> None:
     st.booleans(),
     st.sampled_from([Outbox, KeyedOutbox]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_order_and_sequence_ids_hold_whatever_comes(steps: list[object], batching: bool, kind: type[Outbox]) -> None:
     outbox = make(kind=kind, batching=batching, messages_max=7, bytes_max=120)
     sent: list[tuple[bytes, int]] = []

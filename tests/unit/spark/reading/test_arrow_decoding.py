@@ -70,7 +70,7 @@ messages = st.fixed_dictionaries(
 batches = st.lists(st.lists(messages, min_size=1, max_size=8), min_size=1, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batches, st.sampled_from(CompressionType), st.integers(-1, 300))
 def test_every_column_of_every_message_arrives(
     drawn: list[list[dict[str, Any]]], compression: CompressionType, partition: int
@@ -103,7 +103,7 @@ def test_every_column_of_every_message_arrives(
     assert rows == expected
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.binary(max_size=300), min_size=1, max_size=40), st.booleans())
 def test_plain_batches_of_equal_and_of_differing_sizes(payloads: list[bytes], equal: bool) -> None:
     if equal:

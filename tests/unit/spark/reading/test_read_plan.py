@@ -106,7 +106,7 @@ def test_a_chain_that_ends_too_early_or_has_an_open_ledger_inside_is_refused() -
         ledger_ranges(plan([ledger(3, 0, closed=False), *CHAIN[1:]], (9, 1)))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60 << 20)), min_size=1, max_size=8),
     st.integers(0, 20),

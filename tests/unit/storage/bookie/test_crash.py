@@ -109,7 +109,7 @@ async def test_power_loss_at_every_step_of_a_life_with_compaction(caplog):
     assert crashed > 40
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(step=st.integers(1, 200), seed=st.integers(0, 1 << 32))
 def test_power_loss_anywhere_with_any_survivors(caplog, step, seed):
     caplog.set_level("CRITICAL", "magnetar.storage")

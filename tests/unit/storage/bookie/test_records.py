@@ -123,7 +123,7 @@ def test_a_write_cut_off_at_any_byte_is_torn_and_loses_only_itself():
         assert scan.torn or cut == start or cut == end - RECORD_HEADER_SIZE
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32), st.integers(300, 6000))
 def test_a_write_that_misses_sectors_is_torn_and_never_damage(seed, size):
     random = Random(seed)

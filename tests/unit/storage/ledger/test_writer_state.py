@@ -258,7 +258,7 @@ class WriterMachine(RuleBasedStateMachine):
 
 
 TestWriterMachine = WriterMachine.TestCase
-TestWriterMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestWriterMachine.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def acknowledged_by(state, slots, count):

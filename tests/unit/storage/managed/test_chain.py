@@ -14,7 +14,7 @@ from magnetar.storage.managed.rollover import DEGRADED_ROLLOVER_MIN_S, RolloverR
 from magnetar.storage.managed.trimming import Needs, trimmable
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.integers(0, 5), max_size=5),
     st.tuples(st.integers(-1, 12), st.integers(-1, 7)),

@@ -131,7 +131,7 @@ async def test_snapshots_cost_no_more_than_the_deltas_between_them(cluster, monk
 # -- crashes -----------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 1 << 32), st.integers(1, 60))
 def test_changes_in_order_make_the_state_that_they_were_taken_from(seed, entries):
     """At each write: the whole before it and all changes since are the state of that moment."""

@@ -44,7 +44,7 @@ def check(state: CursorState, one: LedgerChain, acknowledged: set[tuple[int, int
         assert state.next_unacknowledged(item) == (following or one.next_position(one.last_confirmed))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.integers(0, 8), min_size=1, max_size=4),
     st.lists(
@@ -89,7 +89,7 @@ def test_an_entry_that_one_acknowledgement_names_twice():
     check(state, one, set(named[:5]))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 5)), max_size=30))
 def test_ranges_behave_like_a_set(steps):
     ranges, model = EntryRanges(), set()

@@ -16,7 +16,7 @@ def test_missing_ranges() -> None:
     assert ranges_of([1, 2, 3, 7, 9, 10]) == [(1, 3), (7, 7), (9, 10)]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     ensemble=st.integers(1, 5),
     quorum=st.integers(1, 5),

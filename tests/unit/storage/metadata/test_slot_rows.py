@@ -26,7 +26,7 @@ ENTRIES = st.builds(SlotEntry, st.none() | OWNERS, st.integers(0, (1 << 63) - 1)
 TOPICS = st.integers(0, 1000).map(lambda number: f"persistent://public/default/t{number}")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(st.integers(0, SLOTS - 1), ENTRIES), st.dictionaries(TOPICS, ENTRIES, max_size=5))
 def test_rows_come_back_as_they_were(entries: dict[int, SlotEntry], exceptions: dict[str, SlotEntry]) -> None:
     rows = SlotRows(entries, exceptions)
@@ -39,7 +39,7 @@ def test_a_whole_table_is_small() -> None:
     assert len(rows.pack()) < 52_000
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.binary(max_size=200))
 def test_other_bytes_are_refused(value: bytes) -> None:
     with pytest.raises(ProtocolError):
