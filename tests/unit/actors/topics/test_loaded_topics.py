@@ -15,6 +15,7 @@ from magnetar.protocol.errors import (
     RecoveryFailed,
     ServiceUnitNotReady,
     StaleEpoch,
+    TopicNotFound,
 )
 from magnetar.protocol.names import COMPACTION_CURSOR
 from magnetar.protocol.pulsar_pb2 import BaseCommand, ServerError
@@ -214,6 +215,27 @@ async def test_a_stale_owner_opens_nothing_more_without_a_new_grant():
         with pytest.raises(ServiceUnitNotReady):
             await front.topics.get(NAME)
         assert len(front.opened) == 1 and not front.topics.owns(TOPIC)
+
+
+async def test_a_topic_that_was_deleted_behind_the_brokers_back_may_be_made_again():
+    """The coordinator could not reach the broker when it deleted the topic: seed 625904348."""
+    async with broker_front() as front:
+        good, created = front.topics._open_ledger, []
+
+        async def deleted(name, epoch):
+            raise TopicNotFound(f"{name.full} does not exist")
+
+        async def claim(name, create):
+            created.append(create)
+            front.topics.assign(name.full, 2, load=False)
+            return True
+
+        front.topics._open_ledger, front.topics._claim = deleted, claim
+        with pytest.raises(ServiceUnitNotReady, match="was deleted"):
+            await front.topics.get(NAME, create=True)
+        assert not front.topics.owns(TOPIC)
+        front.topics._open_ledger = good
+        assert (await front.topics.get(NAME, create=True)).epoch == 2 and created == [True]
 
 
 async def test_a_caller_that_gives_up_does_not_end_the_load_for_others():
