@@ -295,9 +295,10 @@ class LedgerWriter:
                 logger.exception("the callback of an add failed")
 
     def _slot_failed(self, slot: int, tenure: int) -> None:
-        logger.info("ledger %d: bookie %s in slot %d failed", self.ledger_id, self._state.ensemble[slot], slot)
         if not self._state.slot_failed(slot, tenure, self._watch.sent[slot] - self._watch.answered[slot]):
             return
+        # Once, and not for each entry that the bookie had.
+        logger.info("ledger %d: bookie %s in slot %d failed", self.ledger_id, self._state.ensemble[slot], slot)
         self._watch.restart(slot)
         if self._state.phase is WriterPhase.NEEDS_CHANGE and not self._changing:
             self._changing = True
