@@ -58,6 +58,8 @@ AUDIT_S = 20.0
 SCRUB_SOON_S = 3.0
 RESTORED_SHARE = 0.15
 """Of the runs end with older metadata."""
+DISK_STEPS_MAX = 10
+"""An add that waits for others on a slow disk takes so many steps of its delay at most."""
 HANDLES_MAX = 200_000
 """A run takes some 6,000, a long one 40,000."""
 
@@ -108,11 +110,14 @@ class LedgerScenario:
     def __init__(self, loop: SimLoop, random: Random, history: LedgerHistory, stack: ExitStack, faulty: bool) -> None:
         self.history = history
         self.random = random
-        self.settings = settings = draw_settings(random)
+        settings = draw_settings(random)
         count = max(settings.ensemble_size, 3) + random.choice((0, 0, 1, 2))
         self.audited = random.random() < 0.4
         self.orphans_hurried = history.unnamed_go = self.audited and random.random() < 0.3
         self.disk_delay_s = random.choice((0.0005, 0.0005, 0.005, 0.03))
+        # A time-out that is shorter than what a bookie needs never ends a recovery while another bookie hangs.
+        timeout_s = max(settings.add_entry_timeout_s, DISK_STEPS_MAX * self.disk_delay_s)
+        self.settings = settings = dataclasses.replace(settings, add_entry_timeout_s=timeout_s)
         self.world = LedgerWorld(
             loop,
             random,
