@@ -51,10 +51,10 @@ class ReleaseWatch:
             topics: Mapping[str, str | None],
             brokers: Mapping[str, str],
         ) -> None:
-            judged = self.to_judge(placement, targets, topics)
-            self.judge(judged, "decides")
+            judged, epoch = self.to_judge(placement, targets, topics), placement._pages._store.epoch
+            self.judge(judged, "decides", epoch)
             await write(placement, targets, topics, brokers)
-            self.judge(judged, "stores")
+            self.judge(judged, "stores", epoch)
 
         async def calling(calls: MemberCalls[Any], node_id: str, method: str, /, **arguments: Any) -> object:
             try:
@@ -99,13 +99,17 @@ class ReleaseWatch:
             if is_alive(entry.owner) and what not in excused and (process, what, entry.epoch) not in self._refused
         ]
 
-    def judge(self, moving: Iterable[tuple[int | str, SlotEntry]], does: str) -> None:
-        """A coordinator decides, or has stored, that these have other owners."""
+    def judge(self, moving: Iterable[tuple[int | str, SlotEntry]], does: str, epoch: int) -> None:
+        """A coordinator with this epoch decides, or has stored, that these have other owners.
+
+        One that was superseded while it stood still may decide: its write is refused. A release that it had asked for
+        ends with it.
+        """
         for what, entry in moving if not is_dead() else ():
             assert entry.owner is not None
             self._history.counts["moves judged"] += does == "stores"
             service = self._find(entry.owner)
-            if service is None:
+            if service is None or (does == "decides" and service.ownership._coordinator > epoch):
                 continue
             grants = service.ownership._grants
             held = service.ownership._by_slot.get(what, {}) if isinstance(what, int) else (what,)

@@ -27,7 +27,7 @@ class Cluster:
         self.table = SlotTable(64)
         self.table.set(SLOT, ENTRY)
         ownership = SimpleNamespace(
-            _grants={TOPIC.full: SimpleNamespace(home_epoch=5)}, _by_slot={SLOT: {TOPIC.full: None}}
+            _grants={TOPIC.full: SimpleNamespace(home_epoch=5)}, _by_slot={SLOT: {TOPIC.full: None}}, _coordinator=2
         )
         self.grants: dict[str, Any] = ownership._grants
         self.placement: Any = SimpleNamespace(
@@ -37,9 +37,9 @@ class Cluster:
         )
         self.watch = ReleaseWatch(self.history, lambda owner: SimpleNamespace(ownership=ownership))  # type: ignore[arg-type,return-value]
 
-    def move(self, *, alone: bool) -> list[str]:
+    def move(self, *, alone: bool, epoch: int = 2, does: str = "decides") -> list[str]:
         slots, topics = ({}, {TOPIC.full: "broker-2"}) if alone else ({SLOT: "broker-2"}, {})
-        self.watch.judge(self.watch.to_judge(self.placement, slots, topics), "decides")
+        self.watch.judge(self.watch.to_judge(self.placement, slots, topics), does, epoch)
         return [violation.partition(":")[0] for violation in self.history.violations]
 
 
@@ -85,3 +85,9 @@ def test_a_topic_that_moved_alone_is_released_by_its_own_owner(cluster: Cluster)
     assert [what for what, _ in cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {})] == [SLOT, TOPIC.full]
     cluster.placement._membership.is_alive = lambda role, broker, incarnation: broker == "broker-1"
     assert cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {}) == []
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_superseded_coordinator_may_decide_and_not_store(cluster: Cluster, alone: bool) -> None:
+    assert cluster.move(alone=alone, epoch=1) == []
+    assert cluster.move(alone=alone, epoch=1, does="stores") == ["I16"]
