@@ -147,8 +147,11 @@ class LedgerHistory:
         self.was_read(place, body)
         self.topics[topic].seen[place] = body
 
-    def check_cursor(self, topic: str, cursor: Cursor) -> None:
-        """A new owner has just opened the topic."""
+    def check_cursor(self, topic: str, cursor: Cursor, epoch: int) -> None:
+        """An owner with this epoch has just opened the topic.
+
+        What later owners acknowledged it need not have: it may have stood still since it read the cursor.
+        """
         known = self.topics[topic]
         history = known.cursors[cursor.name]
         for place in known.seen:
@@ -157,7 +160,7 @@ class LedgerHistory:
             if cursor.is_acknowledged(place) and not history.may_pass(place):
                 mark = cursor.mark_delete_position
                 self.violated(f"I7: {cursor.name} of {topic} passes {place}, which nobody acknowledged (mark {mark})")
-            elif place in history.stored and not cursor.is_acknowledged(place):
+            elif history.stored.get(place, epoch + 1) <= epoch and not cursor.is_acknowledged(place):
                 self.violated(f"I1: {cursor.name} of {topic} has lost its stored acknowledgement of {place}")
         for ledger_id in known.trimmed:
             last = max((entry for ledger, entry in known.seen if ledger == ledger_id), default=-1)

@@ -305,7 +305,7 @@ class TopicLife(Life):
         managed.trimmer.use_retention(self._retention)
         managed.on_fenced.append(lambda error: setattr(owner, "ended", error))
         for cursor in managed.cursors.values():
-            self.history.check_cursor(self.topic, cursor)
+            self.history.check_cursor(self.topic, cursor, owner.epoch)
         for name in self._names:
             cursor = await managed.open_cursor(name, "earliest")
             self.history.topics[self.topic].cursors[name]  # from now on nothing may be trimmed before it has passed
