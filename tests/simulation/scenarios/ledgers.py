@@ -197,6 +197,12 @@ class LedgerScenario:
         busy = [life for life in lives if life not in idle]
         for life in busy:
             await life.stop(STOP_LIMIT_S)
+        # A bookie that was full says so until it has looked at its disk again. A second one must not be silent then.
+        await world.until(
+            lambda: all(store.writable for store in self._stores().values()),
+            READY_LIMIT_S,
+            "I8: a bookie stays read-only",
+        )
         judge = await self._make_judge("judge")
         hung = self._hang() if random.random() < 0.4 else None
         for life in busy:
