@@ -134,6 +134,35 @@ async def test_a_lost_connection_makes_the_next_round_watch_again() -> None:
     assert not broker.watchers and len(broker.written) == 1
 
 
+async def test_a_connection_that_ends_right_behind_its_answer_is_watched_again() -> None:
+    """The broker has answered, and the connection ends before the client's next step: seed 54694970."""
+    broker = Broker("a1")
+    listing, told = listing_on(broker)
+    answered = broker.ask
+
+    async def ask(*arguments: Any) -> Any:
+        answer = await answered(*arguments)
+        listing.connection_lost(broker, ServiceUnitNotReady("gone"))  # type: ignore[arg-type]
+        return answer
+
+    broker.ask = ask  # type: ignore[method-assign]
+    await listing.ask()
+    assert listing.due and not listing.watched and told
+    broker.ask = answered  # type: ignore[method-assign]
+    await listing.ask()
+    assert listing.watched and not listing.due
+
+
+async def test_an_ask_that_fails_is_due_again() -> None:
+    broker = Broker("a1")
+    listing, _ = listing_on(broker)
+    await listing.ask()
+    broker.refuses = lambda command: ServiceUnitNotReady("not now")
+    with pytest.raises(ServiceUnitNotReady):
+        await listing.ask()
+    assert listing.due
+
+
 async def test_a_refused_pattern_is_watched_by_all_names_or_else_polled() -> None:
     broker = Broker("a1", "b")
     listing, _ = listing_on(broker)
