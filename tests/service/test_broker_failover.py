@@ -12,8 +12,6 @@ from support.servers.embedded_cluster import EmbeddedCluster
 
 WAIT_MS = 15_000
 AT_ONCE = 20
-GAP_MAX_S = 15.0
-"""On a very busy machine. A client that waits for a time-out stands still for 20 s."""
 
 
 def connect(cluster, **options):
@@ -89,7 +87,7 @@ def test_a_stopped_brokers_topics_go_on_elsewhere(tmp_path, topic):
         assert cluster.owner(topic) != owner
         acknowledged = publisher.stop()
         check(read_all(client, topic), acknowledged)
-        assert publisher.gap_s < GAP_MAX_S
+        assert publisher.gap_s < 5
         client.close()
 
 
@@ -126,7 +124,7 @@ def test_publishing_goes_on_while_the_coordinator_is_away(tmp_path, topic):
         publisher.wait_for(len(publisher.acknowledged) + 50)
         cluster.run(cluster.start_coordinator())
         publisher.wait_for(len(publisher.acknowledged) + 50)
-        assert publisher.gap_s < GAP_MAX_S
+        assert publisher.gap_s < 2
         acknowledged = publisher.stop()
         check(read_all(client, topic), acknowledged)
         late = client.create_producer(topic + "-new")  # the new coordinator assigns new topics

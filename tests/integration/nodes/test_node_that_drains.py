@@ -12,8 +12,7 @@ from support.nodes.ray_hosts import NodesCluster, RayHosts
 from support.servers.ray_nodes import wait_until
 
 NODES = 4
-GAP_MAX_S = 15.0
-"""On a very busy machine. A client that waits for a time-out stands still for 30 s."""
+GAP_MAX_S = 5.0
 
 
 @pytest.fixture
