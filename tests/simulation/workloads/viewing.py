@@ -205,9 +205,10 @@ class Viewing(Workload):
 
     def _check(self, table: dict[str, bytes], floor: dict[str, int], what: str) -> None:
         self.history.counts[f"looks by {what}"] += 1
+        may_miss_deletions = not self._quiet and self._is_compacted()
         for key, values in self._sent.items():
             allowed = [b"", *values][floor[key] :]
-            if self._is_compacted() and not self._quiet:
+            if may_miss_deletions:
                 allowed += _deleted_of(values)
             if table.get(key, b"") not in allowed:
                 seen = table.get(key, b"").decode() or "nothing"
@@ -246,9 +247,10 @@ class Viewing(Workload):
     def _outdated(self) -> dict[str, bytes]:
         """What the view that is kept has for keys that have another last value."""
         table, wrong = _table_of(self._view), dict[str, bytes]()
+        may_miss_deletions = self._is_compacted()
         for key, values in self._sent.items():
             allowed = [values[-1] if values else b""]
-            if self._is_compacted():
+            if may_miss_deletions:
                 allowed += _deleted_of(values)
             if table.get(key, b"") not in allowed:
                 wrong[key] = table.get(key, b"")
