@@ -5,7 +5,8 @@ This stands beside the supervisors, where they ask a process to close because it
 - No other process is away because the same coordinator restarted it, and no other bookie because any coordinator did.
 - Once the faults are over: every other member serves. A broker has given its topics away, if there is another one. An
   entry that was acknowledged a moment ago is on all other bookies that its ledger's record names for it. So one copy of
-  it is away while the bookie is.
+  it is away while the bookie is. Ledgers that no record names hold nothing that anybody reads: a broker that replaces a
+  cursor's ledger may fail to delete the old one, which then stays open until the search for orphans deletes it.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from magnetar.actors.auditor.record_kinds import RECORD_KINDS
 from magnetar.protocol.names import ROLE_BOOKIE
 from magnetar.storage.bookie.entry_store import EntryStore
 from magnetar.storage.bookie.held_ledgers import HeldLedger
@@ -84,8 +86,9 @@ class RestartWatch:
 
     def copies(self, bookie: str, stores: Mapping[str, BookieStore], harmed: Container[str], now_s: float) -> None:
         """The same for the copies of entries. `stores` are the other bookies that serve."""
-        for key, record in sorted(self._records.by_key.items()) if self.calm else ():
-            if not key.startswith(metadata_keys.LEDGERS_PREFIX):
+        for ledger_id in sorted(self._named_ledgers()) if self.calm else ():
+            record = self._records.by_key.get(metadata_keys.ledger(ledger_id))
+            if record is None:
                 continue
             metadata = LedgerMetadata.unpack(record.value)
             if bookie in metadata.bookies and (lacking := self._lacking(bookie, metadata, stores, harmed, now_s)):
@@ -93,6 +96,15 @@ class RestartWatch:
                     f"I17: {bookie} is closed to be restarted, and entries {lacking[:3]} are not on all other bookies "
                     f"of the record of ledger {metadata}"
                 )
+
+    def _named_ledgers(self) -> set[int]:
+        return {
+            ledger_id
+            for key, record in self._records.by_key.items()
+            for kind in RECORD_KINDS
+            if kind.names_ledgers and key.startswith(kind.prefix)
+            for ledger_id in kind.ledgers_named_by(key, record.value)
+        }
 
     def _lacking(
         self,

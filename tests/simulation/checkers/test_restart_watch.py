@@ -2,6 +2,7 @@
 
 import pytest
 
+from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.storage.metadata.store import Versioned
@@ -51,14 +52,16 @@ def test_without_faults_everything_else_serves_and_a_broker_owns_no_topics() -> 
 
 
 @pytest.mark.parametrize(
-    ("closed", "acknowledged", "seconds", "held", "found"),
+    ("closed", "acknowledged", "seconds", "held", "named", "found"),
     [
-        (True, 1, 3.0, {"bookie-2": [0, 1], "bookie-3": [0, 1]}, []),
-        (True, 1, 3.0, {"bookie-2": [0, 1], "bookie-3": [0]}, ["I17"]),
-        (True, 1, 0.5, {"bookie-2": [0, 1], "bookie-3": [0]}, []),  # it is on its way
-        (True, 1, 3.0, {"bookie-2": [0, 1]}, []),  # nobody knows what bookie-3 holds
-        (False, 1, 3.0, {"bookie-2": [0, 1], "bookie-3": [0]}, ["I17"]),
-        (False, 0, 3.0, {"bookie-2": [0, 1], "bookie-3": [0]}, []),  # entry 1 was not acknowledged
+        (True, 1, 3.0, {"bookie-2": [0, 1], "bookie-3": [0, 1]}, True, []),
+        (True, 1, 3.0, {"bookie-2": [0, 1], "bookie-3": [0]}, True, ["I17"]),
+        (True, 1, 0.5, {"bookie-2": [0, 1], "bookie-3": [0]}, True, []),  # it is on its way
+        (True, 1, 3.0, {"bookie-2": [0, 1]}, True, []),  # nobody knows what bookie-3 holds
+        (False, 1, 3.0, {"bookie-2": [0, 1], "bookie-3": [0]}, True, ["I17"]),
+        (True, 1, 3.0, {"bookie-2": [0, 1], "bookie-3": [0]}, False, []),  # nobody reads it
+        (False, 1, 3.0, {"bookie-2": [0, 1], "bookie-3": [0]}, False, []),
+        (False, 0, 3.0, {"bookie-2": [0, 1], "bookie-3": [0]}, True, []),  # entry 1 was not acknowledged
     ],
 )
 def test_a_bookie_is_away_only_while_all_others_have_its_entries(
@@ -67,6 +70,7 @@ def test_a_bookie_is_away_only_while_all_others_have_its_entries(
     acknowledged: int,
     seconds: float,
     held: dict[str, list[int]],
+    named: bool,
     found: list[str],
 ) -> None:
     class Store:
@@ -80,6 +84,9 @@ def test_a_bookie_is_away_only_while_all_others_have_its_entries(
     state = LedgerState.CLOSED if closed else LedgerState.OPEN
     metadata = LedgerMetadata(7, 3, 3, 2, (Fragment(0, BOOKIES),), state=state, last_entry=1 if closed else -1)
     records.store(metadata_keys.ledger(7), Versioned(metadata.pack(), 0))
+    if named:
+        cursor = CursorRecord(1, 7, None, CursorKind.SUBSCRIPTION)
+        records.store(metadata_keys.cursor("public/default/persistent/t", "s"), Versioned(cursor.pack(), 0))
     history.entry_acknowledged(7, acknowledged)
     watch = RestartWatch(history, records)
     for entry_id in (0, 1):
