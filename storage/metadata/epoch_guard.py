@@ -3,9 +3,17 @@
 `take_office` raises the epoch by compare-and-set. From then on each change is made only while no other coordinator has
 raised it again, tested in the same transaction. A coordinator that was stopped, replaced and woken up therefore changes
 nothing: its writes raise MetadataUnavailable, and `on_superseded` tells it to go.
+
+A creation names no version, only that the record is not there. So one whose outcome is unknown could be carried out
+after a later try had created the record, and somebody had deleted it: the record would come back. So before the first
+deletion behind such a creation, the coordinator writes the record of its epoch once more. The guard has another version
+then, and everything that was asked for under the old one is refused for good. A write under way that is refused for
+this reason alone is asked for again under the new guard.
 """
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from ...protocol.errors import (
     BadVersion,
@@ -20,6 +28,7 @@ from .moved_store import check_counts
 from .store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result, pack, unpack
 
 TRIES_MAX = 20
+Answer = TypeVar("Answer")
 
 
 class EpochMetadataStore:
@@ -36,6 +45,8 @@ class EpochMetadataStore:
         self.on_written: Callable[[Sequence[Write]], None] = _nobody
         self._inner = inner
         self._guard = guard
+        self._doubtful_under: Guard | None = None
+        """The guard under which a creation may still be carried out, although it was given up."""
 
     async def get(self, key: str) -> Versioned | None:
         return await self._inner.get(key)
@@ -52,33 +63,67 @@ class EpochMetadataStore:
     async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
         self._refuse_guard(guard)
         try:
-            return await self._inner.write_many(writes, self._guard)
-        except StaleEpoch as error:
-            raise self._end(error) from error
+            if self._doubtful_under is self._guard and any(write.value is None for write in writes):
+                await self._renew_guard()
+            return await self._guarded(lambda guard: self._inner.write_many(writes, guard))
+        except (OutcomeUnknown, asyncio.CancelledError):
+            if any(write.value is not None and write.expected_version is None for write in writes):
+                self._doubtful_under = self._guard
+            raise
         finally:
             self.on_written(writes)
 
     async def allocate(self, counter: str, count: int, guard: Guard | None = None) -> int:
         self._refuse_guard(guard)
-        try:
-            return await self._inner.allocate(counter, count, self._guard)
-        except StaleEpoch as error:
-            raise self._end(error) from error
+        return await self._guarded(lambda guard: self._inner.allocate(counter, count, guard))
 
     async def verify(self) -> None:
         """Check whether this coordinator is still active; one that writes nothing would never learn that it is not.
 
         Raises MetadataUnavailable.
         """
-        record = await self._inner.get(self._guard.key)
-        if record is None or record.version != self._guard.version:
-            raise self._end(StaleEpoch(f"{self._guard.key} is no longer at version {self._guard.version}"))
+        await self._read_guard()
 
     async def close(self) -> None:
         """Does nothing: the store beneath belongs to the caller that opened it."""
 
     async def list(self, prefix: str, *, after: str = "", limit: int = 1000) -> list[tuple[str, Versioned]]:
         return await self._inner.list(prefix, after=after, limit=limit)
+
+    # -- the guard -----------------------------------------------------------------------------------------------
+
+    async def _guarded(self, call: Callable[[Guard], Awaitable[Answer]]) -> Answer:
+        """What the call gives under the present guard. Raises MetadataUnavailable if this coordinator is superseded."""
+        while True:
+            used = self._guard
+            try:
+                return await call(used)
+            except StaleEpoch as error:
+                if self._guard is used:
+                    await self._read_guard()
+                if self._guard is used:
+                    raise self._end(error) from error
+
+    async def _read_guard(self) -> None:
+        """Take over the version that the record of this epoch has. Raises MetadataUnavailable, also if another
+        coordinator has raised the epoch."""
+        guard = self._guard
+        record = await self._inner.get(guard.key)
+        if record is None or record.value != pack({"epoch": self.epoch}):
+            raise self._end(StaleEpoch(f"{guard.key} is no longer at version {guard.version}"))
+        if record.version > self._guard.version:
+            self._guard = Guard(guard.key, record.version)
+
+    async def _renew_guard(self) -> None:
+        """Have everything refused that was asked for before. Raises MetadataUnavailable, OutcomeUnknown."""
+        guard = self._guard
+        try:
+            version = await self._inner.put(guard.key, pack({"epoch": self.epoch}), guard.version)
+        except BadVersion:
+            await self._read_guard()  # an earlier try was carried out, or this coordinator is superseded
+        else:
+            if version > self._guard.version:
+                self._guard = Guard(guard.key, version)
 
     def _refuse_guard(self, guard: Guard | None) -> None:
         if guard is not None:

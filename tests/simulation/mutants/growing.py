@@ -8,6 +8,7 @@ from typing import Any
 from magnetar.actors.coordinator.topic_growth import TopicGrowths
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata.certain_records import CertainRecords
+from magnetar.storage.metadata.epoch_guard import EpochMetadataStore
 
 from .mutant import Mutant, replace
 
@@ -55,6 +56,13 @@ def _leave_doubts(stack: ExitStack) -> None:
     replace(stack, CertainRecords, "_outcome_of", outcome_of)
 
 
+def _let_creations_come_late(stack: ExitStack) -> None:
+    async def keep_the_guard(self: EpochMetadataStore) -> None:
+        return
+
+    replace(stack, EpochMetadataStore, "_renew_guard", keep_the_guard)
+
+
 GROWING = (
     Mutant(
         "bare partitions",
@@ -83,5 +91,12 @@ GROWING = (
         "I8",
         _leave_doubts,
         "growing",
+    ),
+    Mutant(
+        "late creation",
+        "a creation that was given up is carried out behind a deletion",
+        "I8",
+        _let_creations_come_late,
+        "watching",
     ),
 )

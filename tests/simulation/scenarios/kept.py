@@ -29,6 +29,7 @@ from ..workloads.resting import Resting
 from ..workloads.tailing import Tailing
 from ..workloads.terminating import Terminating
 from ..workloads.viewing import Viewing
+from ..workloads.watching import Watching
 from ..workloads.withholding import Withholding
 from ..workloads.workload import Workload
 from ..world.chance import drawn_apart
@@ -56,6 +57,7 @@ Harmed = Callable[[], list[str]]
 """Names the bookies whose disks have lost something."""
 COMPACTING = "compacting"
 RESTORING = "restoring"
+WATCHING = "watching"
 """These only where they are asked for: a share of all runs has them anyway."""
 Making = Callable[[SimCluster, History, Random], list[Workload]]
 
@@ -119,6 +121,7 @@ FURTHER: dict[str, Making] = {
     GROWING: _one(Growing, "grower", "growing"),
     RESTING: _one(Resting, "rester"),
     COMPACTING: _one(Compacting, "compactor-too", "compacted-too"),
+    WATCHING: _one(Watching, "onlooker"),
     TAILING: _one(Tailing, "tailer", "tailed"),
     WITHHOLDING: _one(Withholding, "withholder", "withheld"),
     VIEWING: _one(Viewing, "viewer", "viewed"),
@@ -132,4 +135,4 @@ BESIDES = {
     WITHHOLDING: WITHHOLDING_SHARE,
     VIEWING: VIEWING_SHARE,
 }
-KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING)
+KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING, WATCHING)

@@ -24,6 +24,8 @@ from .process import Process
 
 T = TypeVar("T")
 
+LATE_SHARES = (0.3, 0.9)
+"""Of the writes that are not carried out before their caller is told that the outcome is unknown: carried out later."""
 LATE_MAX_S = 1.5
 """How much later than its caller was told a write may be carried out."""
 
@@ -80,6 +82,7 @@ class SimMetadataStore:
     def __init__(self, process: Process, records: WatchedRecords, random: Random) -> None:
         self.trouble = 0.0
         self.delay_s = 0.002
+        self._late_share = random.choice(LATE_SHARES)
         self._process = process
         self._records = records
         self._inner = MemoryMetadataStore(records)
@@ -133,7 +136,7 @@ class SimMetadataStore:
         if draw < self.trouble / 3:
             raise MetadataUnavailable("the database is away")
         if draw < self.trouble * 2 / 3:
-            if self._random.random() < 0.3:
+            if self._random.random() < self._late_share:
                 loop = asyncio.get_running_loop()
                 self._late.append(loop.create_task(_later(call, self._random.random() * LATE_MAX_S), context=Context()))
             raise OutcomeUnknown("the connection broke before the write was carried out")
