@@ -21,8 +21,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from magnetar.actors.bookie.collecting import BookieCalls
-from magnetar.actors.bookie.service import BookieService
+from magnetar.actors.bookie.service import BookieCalls, BookieService
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     decode_read_answer,

@@ -37,7 +37,7 @@ from rows import RESULTS, Report, Row
 
 import magnetar
 from magnetar.actors.processes.supervisor import NodeState
-from magnetar.cluster.restarting import line_of
+from magnetar.cluster.draining import line_of
 from magnetar.protocol.cluster_status import RestartView
 from magnetar.protocol.names import broker_id
 from support.nodes.database import Database

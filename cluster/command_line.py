@@ -238,7 +238,7 @@ def restart(
     data_dir: DataDirectory = None,
 ) -> None:
     """Restart processes one after the other while clients go on: bookies, brokers, the admin, then the coordinator."""
-    from .restarting import restart_processes
+    from .draining import restart_processes
 
     restart_processes(console, data_dir or default_data_directory(), processes or [])
 
@@ -249,7 +249,7 @@ def leave(
     data_dir: DataDirectory = None,
 ) -> None:
     """Empty the Ray node that this command runs on, because the node is about to end. Bookies stay until it does."""
-    from .leaving import leave_node
+    from .draining import leave_node
     from .ray_cluster import find_on_ray
 
     with clear_errors():

@@ -1,17 +1,22 @@
-"""What every start does before any process runs: the directory's identity, the metadata store, the plan."""
+"""What every start does before any process runs: the directory's identity, the metadata store, the plan.
+
+A check of the addresses that the brokers of a new cluster would tell clients, before any process starts.
+"""
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..actors.desired.planner import Machine, Observed, RunOn, WaitFor, check_cookies, plan
 from ..actors.desired.record import DesiredState
-from ..actors.processes.plan import ClusterPlan, Layout, is_wildcard
-from ..protocol.errors import ClusterError
-from ..protocol.names import broker_id, port_of_broker
+from ..actors.processes.plan import ClusterPlan, Layout, NodePlan, is_wildcard
+from ..protocol.errors import ClusterError, SettingError
+from ..protocol.names import ROLE_BROKER, broker_id, port_of_broker
 from ..runtime.environment import Environment
 from ..runtime.settings.declarations import Settings
+from ..runtime.settings.placeholders import BrokerPlace
 from ..runtime.settings.text import Value
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import create_cluster, read_cluster_id
@@ -19,10 +24,31 @@ from ..storage.metadata.ledger_ids import mark_restored
 from ..storage.metadata.registered_bookies import registered_instances
 from ..storage.metadata.store import MetadataStore
 from ..storage.metadata.stored_settings import read_stored_settings, write_stored_settings
-from .advertising import check_advertised
 from .directory import ClusterDirectory, ClusterIdentity
 from .planning import DEFAULT_BOOKIES, DEFAULT_BROKERS, check_accepted, check_size, desired_at_start, settings_at_start
 from .ports import check_free, check_host, check_port, free_ports, free_range
+
+
+def check_advertised(settings: Settings, nodes: Sequence[NodePlan]) -> None:
+    """Raise SettingError for addresses that are impossible, or that would lead clients of one broker to another.
+
+    What the environment of another node says is not known here: each broker checks its own when it starts.
+    """
+    if settings.advertises_what_nodes_say:
+        return
+    owners: dict[str, str] = {}
+    for node in nodes:
+        if node.role != ROLE_BROKER:
+            continue
+        told = settings.advertised(BrokerPlace(node.node_id, node.advertised_host or node.host, node.port, os.environ))
+        for url in dict.fromkeys([told.url, *(one.url for one in told.listeners.values() if one.direct)]):
+            other = owners.setdefault(url, node.node_id)
+            if other != node.node_id:
+                raise SettingError(
+                    f"{other} and {node.node_id} would both advertise {url}: write a placeholder such as {{number}} or "
+                    "{port} into advertisedListeners or advertisedAddress, or a pulsar+proxy:// URL"
+                )
+
 
 BROKER_PORTS_FREE = 8
 """Ports behind that of broker-1 that are free when any port may be taken: for brokers that come later."""

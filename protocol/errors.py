@@ -17,57 +17,306 @@ Names equal those of the official Python client wherever it has the error. `Outc
 plain failures: after them the operation may have been executed.
 """
 
-from typing import cast
+from typing import ClassVar, cast
 
-from .server_errors import SERVER_ERRORS
-from .server_errors import AuthenticationError as AuthenticationError
-from .server_errors import AuthorizationError as AuthorizationError
-from .server_errors import BrokerMetadataError as BrokerMetadataError
-from .server_errors import BrokerPersistenceError as BrokerPersistenceError
-from .server_errors import ChecksumError as ChecksumError
-from .server_errors import ConsumerAssignError as ConsumerAssignError
-from .server_errors import ConsumerBusy as ConsumerBusy
-from .server_errors import ConsumerNotFound as ConsumerNotFound
-from .server_errors import IncompatibleSchema as IncompatibleSchema
-from .server_errors import InvalidTopicName as InvalidTopicName
-from .server_errors import InvalidTxnStatusError as InvalidTxnStatusError
-from .server_errors import MagnetarError as MagnetarError
-from .server_errors import NotAllowedError as NotAllowedError
-from .server_errors import ProducerBlockedQuotaExceededError as ProducerBlockedQuotaExceededError
-from .server_errors import ProducerBlockedQuotaExceededException as ProducerBlockedQuotaExceededException
-from .server_errors import ProducerBusy as ProducerBusy
-from .server_errors import ProducerFenced as ProducerFenced
-from .server_errors import ServiceUnitNotReady as ServiceUnitNotReady
-from .server_errors import SubscriptionNotFound as SubscriptionNotFound
-from .server_errors import TooManyLookupRequestException as TooManyLookupRequestException
-from .server_errors import TopicNotFound as TopicNotFound
-from .server_errors import TopicTerminated as TopicTerminated
-from .server_errors import TransactionConflict as TransactionConflict
-from .server_errors import TransactionCoordinatorNotFoundError as TransactionCoordinatorNotFoundError
-from .server_errors import TransactionNotFound as TransactionNotFound
-from .server_errors import UnknownError as UnknownError
-from .server_errors import UnsupportedVersionError as UnsupportedVersionError
-from .storage_errors import BadVersion as BadVersion
-from .storage_errors import BookieReadOnly as BookieReadOnly
-from .storage_errors import BookieUnavailable as BookieUnavailable
-from .storage_errors import ConditionFailed as ConditionFailed
-from .storage_errors import DigestConflict as DigestConflict
-from .storage_errors import EntryCorrupt as EntryCorrupt
-from .storage_errors import EntryUnknown as EntryUnknown
-from .storage_errors import ForeignLedger as ForeignLedger
-from .storage_errors import KeyExists as KeyExists
-from .storage_errors import LedgerClosed as LedgerClosed
-from .storage_errors import LedgerError as LedgerError
-from .storage_errors import LedgerFenced as LedgerFenced
-from .storage_errors import LedgerInDoubt as LedgerInDoubt
-from .storage_errors import MetadataError as MetadataError
-from .storage_errors import MetadataUnavailable as MetadataUnavailable
-from .storage_errors import NoSuchEntry as NoSuchEntry
-from .storage_errors import NoSuchKey as NoSuchKey
-from .storage_errors import NoSuchLedger as NoSuchLedger
-from .storage_errors import NotEnoughBookies as NotEnoughBookies
-from .storage_errors import OutcomeUnknown as OutcomeUnknown
-from .storage_errors import RecoveryFailed as RecoveryFailed
+
+class MagnetarError(Exception):
+    """The root of all errors of Magnetar.
+
+    `message` is for people; `details` are plain values (numbers, strings, bytes, lists, dictionaries) for programs.
+
+    What to do: Catch it to catch every error of Magnetar; read the class and the message of the one that came.
+    """
+
+    server_error: ClassVar[int] = 0
+    retriable: ClassVar[bool] = False
+
+    details: dict[str, object]
+
+    def __init__(self, message: str = "", /, **details: object) -> None:
+        super().__init__(message)
+        self.details = details
+
+    @property
+    def message(self) -> str:
+        """The text for people; empty if none was given."""
+        return cast(str, self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return self.message or type(self).__name__
+
+
+class UnknownError(MagnetarError):
+    """The peer failed with an error that has no number of its own.
+
+    What to do: Read the message, and the broker's log for the same time.
+    """
+
+    server_error = 0
+    retriable = True
+
+
+class BrokerMetadataError(MagnetarError):
+    """The broker could not read or write its metadata.
+
+    What to do: Nothing: clients try again. If it lasts, check that the coordinator answers (`magnetar status`).
+    """
+
+    server_error = 1
+    retriable = True
+
+
+class BrokerPersistenceError(MagnetarError):
+    """The broker could not store or read messages.
+
+    What to do: Check with `magnetar status` that enough bookies are alive and that no disk is full.
+    """
+
+    server_error = 2
+    retriable = True
+
+
+class AuthenticationError(MagnetarError):
+    """The peer refused the credentials.
+
+    What to do: Give the process the credentials of this cluster.
+    """
+
+    server_error = 3
+
+
+class AuthorizationError(MagnetarError):
+    """The peer accepted the credentials, but they do not permit the call.
+
+    What to do: Ask the operator for the permission, or use a call that your role permits.
+    """
+
+    server_error = 4
+
+
+class ConsumerBusy(MagnetarError):
+    """The subscription already has a consumer and admits no second one.
+
+    What to do: Close the other consumer, subscribe under another name, or use ConsumerType.Shared on both.
+    """
+
+    server_error = 5
+
+
+class ServiceUnitNotReady(MagnetarError):
+    """The topic is being loaded or moved, or cannot be stored at the moment (ServiceNotReady).
+
+    What to do: Nothing: clients try again until their time-out. If it lasts, run `magnetar status`.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class ProducerBlockedQuotaExceededError(MagnetarError):
+    """The backlog quota is used up, and the broker holds the producer's messages back.
+
+    What to do: Consume the backlog, or raise the quota. Clients try again by themselves until their time-out.
+    """
+
+    server_error = 7
+    retriable = True
+
+
+class ProducerBlockedQuotaExceededException(MagnetarError):
+    """The backlog quota is used up, and the broker refused the producer.
+
+    What to do: Consume the backlog, or raise the quota, then create the producer again.
+    """
+
+    server_error = 8
+
+
+class ChecksumError(MagnetarError):
+    """The CRC32C of an entry does not match its bytes.
+
+    What to do: Send the message again. If it recurs, check the network and the memory of the machine.
+    """
+
+    server_error = 9
+
+
+class UnsupportedVersionError(MagnetarError):
+    """The peer's protocol version lacks the requested feature.
+
+    What to do: Upgrade the client or the broker, whichever is older.
+    """
+
+    server_error = 10
+
+
+class TopicNotFound(MagnetarError):
+    """The topic does not exist, and it may not be created.
+
+    What to do: Check the name, create the topic, or set `allowAutoTopicCreation=true`.
+    """
+
+    server_error = 11
+
+
+class SubscriptionNotFound(MagnetarError):
+    """The subscription does not exist, and it may not be created.
+
+    What to do: Check the name, create the subscription, or set `allowAutoSubscriptionCreation=true`.
+    """
+
+    server_error = 12
+
+
+class ConsumerNotFound(MagnetarError):
+    """The connection has no consumer with that id.
+
+    What to do: Subscribe again.
+    """
+
+    server_error = 13
+
+
+class TooManyLookupRequestException(MagnetarError):
+    """Too many requests are in flight (TooManyRequests).
+
+    What to do: Wait and try again with fewer requests at a time, or raise `maxConcurrentLookupRequest`.
+    """
+
+    server_error = 14
+    retriable = True
+
+
+class TopicTerminated(MagnetarError):
+    """The topic was terminated: it can be read, but not written.
+
+    What to do: Publish to another topic.
+    """
+
+    server_error = 15
+
+
+class ProducerBusy(MagnetarError):
+    """Another producer with that name is connected.
+
+    What to do: Close the other producer, choose another `producer_name`, or leave it out.
+    """
+
+    server_error = 16
+
+
+class InvalidTopicName(MagnetarError, ValueError):
+    """The text is not a topic name.
+
+    What to do: Write `topic` or `persistent://tenant/namespace/topic`.
+    """
+
+    server_error = 17
+
+
+class IncompatibleSchema(MagnetarError):
+    """The schema is incompatible with the topic's schemas.
+
+    What to do: Use a schema that goes with the topic's, as the message says. Or change `schemaCompatibilityStrategy` of
+        the namespace. A schema that is malformed is refused with this error, too.
+    """
+
+    server_error = 18
+
+
+class ConsumerAssignError(MagnetarError):
+    """The dispatcher could not place the consumer (for example overlapping sticky ranges).
+
+    What to do: Subscribe with ranges of hashes that do not overlap.
+    """
+
+    server_error = 19
+
+
+class TransactionCoordinatorNotFoundError(MagnetarError):
+    """No transaction coordinator with that id exists here.
+
+    What to do: Transactions are not supported here. Another Pulsar: enable them.
+    """
+
+    server_error = 20
+
+
+class InvalidTxnStatusError(MagnetarError):
+    """The transaction's state does not permit the request.
+
+    What to do: Transactions are not supported here. Another Pulsar: begin a new transaction.
+    """
+
+    server_error = 21
+
+
+class NotAllowedError(MagnetarError):
+    """The request is forbidden in this state or by a policy.
+
+    What to do: Leave out the option or call that the message names.
+    """
+
+    server_error = 22
+
+
+class TransactionConflict(MagnetarError):
+    """Another transaction acknowledged the same message.
+
+    What to do: Transactions are not supported here. Another Pulsar: abort and try again.
+    """
+
+    server_error = 23
+
+
+class TransactionNotFound(MagnetarError):
+    """No transaction with that id is known.
+
+    What to do: Transactions are not supported here. Another Pulsar: begin a new transaction.
+    """
+
+    server_error = 24
+
+
+class ProducerFenced(MagnetarError):
+    """A newer producer took the topic over, so this producer must stop.
+
+    What to do: Close this producer. Create a new one only if this process must take the topic over again.
+    """
+
+    server_error = 25
+
+
+# Indexed by number.
+SERVER_ERRORS: tuple[type[MagnetarError], ...] = (
+    UnknownError,
+    BrokerMetadataError,
+    BrokerPersistenceError,
+    AuthenticationError,
+    AuthorizationError,
+    ConsumerBusy,
+    ServiceUnitNotReady,
+    ProducerBlockedQuotaExceededError,
+    ProducerBlockedQuotaExceededException,
+    ChecksumError,
+    UnsupportedVersionError,
+    TopicNotFound,
+    SubscriptionNotFound,
+    ConsumerNotFound,
+    TooManyLookupRequestException,
+    TopicTerminated,
+    ProducerBusy,
+    InvalidTopicName,
+    IncompatibleSchema,
+    ConsumerAssignError,
+    TransactionCoordinatorNotFoundError,
+    InvalidTxnStatusError,
+    NotAllowedError,
+    TransactionConflict,
+    TransactionNotFound,
+    ProducerFenced,
+)
+
 
 # ---- What happens on the client's side ----
 
@@ -405,6 +654,184 @@ class HandshakeRefused(RpcError):
     server_error = 3
 
 
+class LedgerError(MagnetarError):
+    """The root of the errors of ledgers and bookies.
+
+    What to do: Read the class and the message of the one that came.
+    """
+
+    server_error = 2
+
+
+class LedgerFenced(LedgerError):
+    """Another owner fenced the ledger, so this writer must stop.
+
+    What to do: Nothing: the topic's new owner serves it, and clients look it up again.
+    """
+
+    server_error = 6
+
+
+class NoSuchLedger(LedgerError):
+    """The ledger does not exist, or the bookie does not know it.
+
+    What to do: Nothing if the ledger was deleted. After a restore of metadata see the operations guide.
+    """
+
+
+class NoSuchEntry(LedgerError):
+    """The ledger has no such entry. The answer is certain.
+
+    What to do: Nothing: the entry was never acknowledged, or it was deleted.
+    """
+
+
+class LedgerClosed(LedgerError):
+    """The ledger is closed and takes no more entries.
+
+    What to do: Nothing: the broker writes to the topic's next ledger.
+    """
+
+
+class NotEnoughBookies(LedgerError):
+    """Fewer bookies are usable than the ack quorum needs.
+
+    What to do: Start the missing bookies or add some; check for full disks with `magnetar status`.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class EntryUnknown(LedgerError):
+    """It is unknown whether the entry exists: a time-out, a lost connection, or a bookie in limbo.
+
+    What to do: Nothing: the reader tries again. If it lasts, start the missing bookies.
+    """
+
+    retriable = True
+
+
+class EntryCorrupt(LedgerError):
+    """The stored bytes of an entry fail their checksum or name another entry.
+
+    What to do: Nothing: the reader takes another copy and the auditor repairs this one. If it recurs, check the
+    disk.
+    """
+
+
+class DigestConflict(LedgerError):
+    """Different bytes are stored under the same ledger and entry id.
+
+    What to do: Report it with the logs of the bookies: two writers wrote to one ledger.
+    """
+
+
+class ForeignLedger(LedgerError):
+    """A bookie holds another ledger with this id, which was created before the metadata was restored from a backup. The
+    bookie's answer says nothing about the requested ledger.
+
+    What to do: Nothing: the reader asks the other bookies. See `restored` in `magnetar status`.
+    """
+
+
+class BookieReadOnly(LedgerError):
+    """The bookie is read-only, because its disk is full or has failed.
+
+    What to do: Free space on the bookie's disk: remove other files, or consume or delete the topics that fill it.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class BookieUnavailable(LedgerError):
+    """The bookie cannot be reached or is overloaded.
+
+    What to do: Check that the bookie runs (`magnetar status`) and that its disk keeps up.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class RecoveryFailed(LedgerError):
+    """Recovery could not find the end of a ledger with the bookies that answered.
+
+    What to do: Start the missing bookies. The broker tries again by itself.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class LedgerInDoubt(RecoveryFailed):
+    """After a restore of older metadata, too few bookies said what they hold of a ledger that was open in the backup.
+
+    What to do: Start the bookies that the message names, or restore a newer backup. The broker tries again by itself.
+    """
+
+
+# ---- Metadata ----
+
+
+class MetadataError(MagnetarError):
+    """The root of all errors of the metadata store.
+
+    What to do: Read the class and the message of the one that came.
+    """
+
+    server_error = 1
+
+
+class BadVersion(MetadataError):
+    """Compare-and-set found another version of the record: another writer was faster.
+
+    What to do: Read the record again and repeat the change.
+    """
+
+
+class KeyExists(BadVersion):
+    """The key was to be created, but it already exists.
+
+    What to do: Choose another name, or use the record that exists.
+    """
+
+
+class NoSuchKey(MetadataError):
+    """The key does not exist.
+
+    What to do: Check the name.
+    """
+
+
+class ConditionFailed(MetadataError):
+    """Another record, on which the write depends, has changed. Nothing was executed.
+
+    What to do: Nothing: the caller reads both records again and decides again.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class MetadataUnavailable(MetadataError):
+    """The metadata store cannot be reached. Nothing was executed.
+
+    What to do: Check the disk of the coordinator, or PostgreSQL.
+    """
+
+    server_error = 6
+    retriable = True
+
+
+class OutcomeUnknown(MetadataError):
+    """The connection broke after the request was sent, so it may have been executed.
+
+    What to do: Read the record before you repeat the change.
+    """
+
+
 _CLASSES: dict[str, type[MagnetarError]] = {
     name: value
     for name, value in list(globals().items())
@@ -478,3 +905,6 @@ def _plain(value: object, depth: int) -> object:
             items = cast("dict[object, object]", value).items()
             return {_text(str(key)): _plain(item, depth + 1) for key, item in items}
     return _text(repr(value))
+
+
+# ---- Ledgers and bookies ----

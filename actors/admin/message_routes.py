@@ -16,8 +16,7 @@ from ...protocol.entries import parse_entry
 from ...protocol.errors import NoSuchEntry
 from ...protocol.pulsar_pb2 import CompressionType, MessageMetadata
 from ...protocol.topics import TopicName
-from ..members.contracts_broker import BrokerContract
-from ..members.contracts_messages import BacklogAnalysis, EntryPosition, StoredEntry
+from ..members.contracts_broker import BacklogAnalysis, BrokerContract, EntryPosition, StoredEntry
 from .requests import (
     MESSAGE_ID,
     PLACE,

@@ -6,22 +6,40 @@ Statuses and reasons are Pulsar's 4.2.4, with these exceptions. A number with a 
 where Pulsar answers 500.
 """
 
+import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 from aiohttp import web
 
-from ...protocol.errors import InvalidConfiguration
-from ...protocol.plain_values import is_text_map
+from ...protocol.errors import InvalidConfiguration, NoSuchKey
+from ...protocol.lenient_values import as_whole
+from ...protocol.plain_values import is_list, is_text_map
 from ...protocol.properties import Properties
 from ...protocol.topics import TopicName
 from ...runtime.settings.declarations import Settings
+from ..policies.backlog_quota import BacklogQuota, QuotaPolicy, QuotaType
 from ..policies.effective import POLICIES, EffectivePolicies
-from ..policies.kinds import MapOf, WholeNumber
+from ..policies.kinds import Choice, MapOf, RecordOf, TextSet, WholeNumber, WordSet
+from ..policies.permissions import AuthAction
 from ..policies.policy import Policy, PolicyPath, PolicyValues
 from .requests import Owners, json_answer, json_body, namespace_of, no_content, texts_of, topic_of, whole_number
-from .routes import APPLIED, NAMESPACE_ROUTE, TOPIC_ROUTE, WHOLE, Parameter, Route, RouteHandler, delete, get, post, put
+from .routes import (
+    APPLIED,
+    NAMESPACE_ROUTE,
+    TEXTS,
+    TOPIC_ROUTE,
+    WHOLE,
+    Parameter,
+    Route,
+    RouteHandler,
+    delete,
+    get,
+    post,
+    put,
+)
+from .shapes import map_of
 
 UNSUPPORTED_DEFAULTS: Mapping[str, object] = {
     "subscription_auth_mode": "None",
@@ -313,3 +331,235 @@ def _is_empty(value: object) -> bool:
     if is_text_map(value):
         return all(_is_empty(item) for item in value.values())
     return value is None or value in ("", [])
+
+
+QUOTA_POLICY = "backlog_quota_map"
+Quotas = Mapping[str, object]
+QUOTA = RecordOf(BacklogQuota).schema
+TYPE = Parameter("backlogQuotaType", Choice(QuotaType).schema, "What is bounded.")
+
+
+class QuotaRoutes:
+    """The admin's paths that set and remove backlog quotas, one type at a time. `GET …/backlogQuotaMap` shows them all.
+
+    Statuses are Pulsar's 4.2.4. It answers 500 for a namespace's quota without a body; here that is 400.
+    """
+
+    def __init__(self, settings: Settings, owners: Owners) -> None:
+        self._settings = settings
+        self._ask = owners.coordinator.ask
+
+    def routes(self) -> list[Route]:
+        namespace = NAMESPACE_ROUTE + "/backlogQuota"
+        topic = TOPIC_ROUTE + "/backlogQuota"
+        return [
+            post(namespace, self.set_of_namespace, QUOTA, query=(TYPE,)),
+            delete(namespace, self.remove_of_namespace, query=(TYPE,)),
+            post(topic, self.set_of_topic, QUOTA, optional_body=True, query=(TYPE,)),
+            delete(topic, self.remove_of_topic, query=(TYPE,)),
+        ]
+
+    async def set_of_namespace(self, request: web.Request) -> web.Response:
+        """Set a backlog quota of type `backlogQuotaType`. Body: `limitSize` or `limitTime`, and `policy`."""
+        namespace, kind, quota = namespace_of(request), _type(request), _quota(await json_body(request))
+        if quota is None:
+            raise web.HTTPBadRequest(text="the body is empty: send limitSize or limitTime, and policy")
+        await self._set_namespace(namespace, kind, quota)
+        return no_content()
+
+    async def remove_of_namespace(self, request: web.Request) -> web.Response:
+        """Let the broker's settings say the backlog quota of type `backlogQuotaType`."""
+        await self._set_namespace(namespace_of(request), _type(request), None)
+        return no_content()
+
+    async def set_of_topic(self, request: web.Request) -> web.Response:
+        """Set a backlog quota of type `backlogQuotaType`, for one topic. Body: as for a namespace."""
+        topic = topic_with_policies(request, self._settings)
+        await self._set_topic(topic, _type(request), _quota(await json_body(request)))
+        return no_content()
+
+    async def remove_of_topic(self, request: web.Request) -> web.Response:
+        """Let the namespace say the backlog quota of type `backlogQuotaType`."""
+        await self._set_topic(topic_with_policies(request, self._settings), _type(request), None)
+        return no_content()
+
+    async def _set_namespace(self, namespace: str, kind: QuotaType, quota: Quotas | None) -> None:
+        found = (await self._ask.namespace(namespace=namespace)).policies or {}
+        await self._ask.set_policy(namespace=namespace, policy=QUOTA_POLICY, value=_changed(found, kind, quota))
+
+    async def _set_topic(self, topic: TopicName, kind: QuotaType, quota: Quotas | None) -> None:
+        found = (await self._ask.topic_policies(topic=topic.full)).policies or {}
+        await self._ask.set_topic_policy(topic=topic.full, policy=QUOTA_POLICY, value=_changed(found, kind, quota))
+
+
+def _type(request: web.Request) -> QuotaType:
+    """Raises HTTP 404, as Pulsar does, for an unknown type."""
+    given = request.query.get("backlogQuotaType", QuotaType.DESTINATION_STORAGE.value)
+    try:
+        return QuotaType(given)
+    except ValueError:
+        raise web.HTTPNotFound(text=f"there is no type of backlog quota {given[:40]!r}") from None
+
+
+def _quota(body: object) -> Quotas | None:
+    """Raises HTTP 400 for anything but a quota with a policy, and an empty body."""
+    if body is None:
+        return None
+    words = [one.value for one in QuotaPolicy]
+    if not is_text_map(body) or body.get("policy") not in words:
+        raise web.HTTPBadRequest(text=f"a backlog quota is an object with a policy, one of {', '.join(words)}")
+    given = {"limitSize": body.get("limitSize", body.get("limit", 0)), "limitTime": body.get("limitTime", 0)}
+    numbers = {name: as_whole(value) for name, value in given.items()}
+    for name, value in numbers.items():
+        if type(value) is not int:
+            raise web.HTTPBadRequest(text=f"{name} is a whole number, not {value!r:.100}")
+    return {**numbers, "policy": body["policy"]}
+
+
+def _changed(policies: Mapping[str, object], kind: QuotaType, quota: Quotas | None) -> dict[str, object] | None:
+    """All quotas of a level with one of them changed; None for none."""
+    found = dict(cast("Mapping[str, object]", policies.get(QUOTA_POLICY, {})))
+    found.pop(kind.value, None)
+    if quota is not None:
+        found[kind.value] = quota
+    return found or None
+
+
+PERMISSIONS_POLICY = "auth_policies"
+OF_NAMESPACE, OF_TOPICS, OF_SUBSCRIPTIONS = "namespace_auth", "destination_auth", "subscription_auth_roles"
+
+Words = dict[str, list[str]]
+"""Actions by role, or roles by subscription."""
+ACTIONS = WordSet(AuthAction)
+
+
+class PermissionRoutes:
+    """The admin's paths of permissions: which roles may use a namespace, its topics, and its subscriptions.
+
+    They are stored as the policy `auth_policies` of the namespace. Brokers do not check them yet, as a Pulsar without
+    authorization does not. Statuses are Pulsar's 4.2.4, with three exceptions. A word that is no action is refused
+    (400), where Pulsar stores null. So is a grant to a topic without a body. A subscription without grants is 404, not
+    500.
+    """
+
+    def __init__(self, owners: Owners) -> None:
+        self._ask = owners.coordinator.ask
+        self._changes = asyncio.Lock()
+        """A change reads all grants of a namespace and writes them: two at once would lose one."""
+
+    def routes(self) -> list[Route]:
+        namespace, topic = NAMESPACE_ROUTE + "/permissions", TOPIC_ROUTE + "/permissions"
+        return [
+            get(namespace, self.of_namespace, map_of(TEXTS)),
+            post(namespace + "/{role}", self.grant_namespace, TEXTS),
+            delete(namespace + "/{role}", self.revoke_namespace),
+            get(namespace + "/subscription", self.of_subscriptions, map_of(TEXTS)),
+            post(namespace + "/subscription/{subscription_name}", self.grant_subscription, TEXTS),
+            delete(namespace + "/{subscription_name}/{role}", self.revoke_subscription),
+            get(topic, self.of_topic, map_of(TEXTS)),
+            post(topic + "/{role}", self.grant_topic, TEXTS),
+            delete(topic + "/{role}", self.revoke_topic),
+        ]
+
+    # -- namespaces and subscriptions ----------------------------------------------------------------------------
+
+    async def of_namespace(self, request: web.Request) -> web.Response:
+        """Return which actions each role may take in a namespace. Brokers do not check it yet."""
+        return json_answer((await self._grants(namespace_of(request))).get(OF_NAMESPACE, {}))
+
+    async def grant_namespace(self, request: web.Request) -> web.Response:
+        """Set which actions a role may take in a namespace. Body: a list of actions. Brokers do not check it yet."""
+        role, actions = request.match_info["role"], await _actions(request)
+        return await self._change(namespace_of(request), OF_NAMESPACE, lambda roles: roles.update({role: actions}))
+
+    async def revoke_namespace(self, request: web.Request) -> web.Response:
+        """Let a role take no action in a namespace."""
+        role = request.match_info["role"]
+        return await self._change(namespace_of(request), OF_NAMESPACE, lambda roles: roles.pop(role, None))
+
+    async def of_subscriptions(self, request: web.Request) -> web.Response:
+        """Return which roles may use each subscription of a namespace. Brokers do not check it yet."""
+        return json_answer((await self._grants(namespace_of(request))).get(OF_SUBSCRIPTIONS, {}))
+
+    async def grant_subscription(self, request: web.Request) -> web.Response:
+        """Set which roles may use a subscription. Body: a list of roles. Brokers do not check it yet."""
+        name, roles = request.match_info["subscription_name"], await json_body(request)
+        if not TextSet().fits(roles):
+            raise web.HTTPBadRequest(text="the body must be a list of roles")
+        given = sorted({*cast("list[str]", roles)})
+        return await self._change(namespace_of(request), OF_SUBSCRIPTIONS, lambda found: found.update({name: given}))
+
+    async def revoke_subscription(self, request: web.Request) -> web.Response:
+        """Let a role not use a subscription."""
+        name, role = request.match_info["subscription_name"], request.match_info["role"]
+
+        def revoke(found: Words) -> None:
+            if name not in found:
+                raise NoSuchKey(f"no role was allowed to use the subscription {name[:100]}")
+            found[name] = [one for one in found[name] if one != role]
+
+        return await self._change(namespace_of(request), OF_SUBSCRIPTIONS, revoke)
+
+    # -- topics --------------------------------------------------------------------------------------------------
+
+    async def of_topic(self, request: web.Request) -> web.Response:
+        """Return which actions each role may take at a topic, also by its namespace. Brokers do not check it yet."""
+        topic = topic_of(request)
+        await self._ask.partitions(topic=topic.full)
+        grants = await self._grants(topic.namespace)
+        own = cast("dict[str, Words]", grants.get(OF_TOPICS, {})).get(topic.full, {})
+        wide = grants.get(OF_NAMESPACE, {})
+        shown = {role: _ordered([*wide.get(role, []), *own.get(role, [])]) for role in {**wide, **own}}
+        return json_answer(shown)
+
+    async def grant_topic(self, request: web.Request) -> web.Response:
+        """Set which actions a role may take at a topic. Body: a list of actions. Brokers do not check it yet."""
+        role, actions = request.match_info["role"], await _actions(request)
+        return await self._change_topic(request, lambda roles: roles.update({role: actions}))
+
+    async def revoke_topic(self, request: web.Request) -> web.Response:
+        """Let a role take no action at a topic, except those that its namespace allows."""
+        role = request.match_info["role"]
+        return await self._change_topic(request, lambda roles: roles.pop(role, None))
+
+    async def _change_topic(self, request: web.Request, change: Callable[[Words], object]) -> web.Response:
+        topic = topic_of(request)
+        await self._ask.partitions(topic=topic.full)
+
+        def change_one(topics: dict[str, Words]) -> None:
+            roles = topics.setdefault(topic.full, {})
+            change(roles)
+            if not roles:
+                del topics[topic.full]
+
+        return await self._change(topic.namespace, OF_TOPICS, cast("Callable[[Words], object]", change_one))
+
+    # -- inside --------------------------------------------------------------------------------------------------
+
+    async def _grants(self, namespace: str) -> dict[str, Words]:
+        """All grants of a namespace. Raises TopicNotFound for a missing one."""
+        found = (await self._ask.namespace(namespace=namespace)).policies or {}
+        return cast("dict[str, Words]", dict(cast("dict[str, object]", found.get(PERMISSIONS_POLICY, {}))))
+
+    async def _change(self, namespace: str, part: str, change: Callable[[Words], object]) -> web.Response:
+        async with self._changes:
+            grants = await self._grants(namespace)
+            changed = dict(grants.get(part, {}))
+            change(changed)
+            grants[part] = changed
+            kept = {name: words for name, words in grants.items() if words}
+            await self._ask.set_policy(namespace=namespace, policy=PERMISSIONS_POLICY, value=kept or None)
+        return no_content()
+
+
+async def _actions(request: web.Request) -> list[str]:
+    """The actions in a body. Raises HTTP 400 for anything else."""
+    body = await json_body(request)
+    if not is_list(body) or not ACTIONS.fits(body):
+        raise web.HTTPBadRequest(text=f"the body must be {ACTIONS.text}")
+    return _ordered(cast("list[str]", body))
+
+
+def _ordered(actions: list[str]) -> list[str]:
+    """Each action once, in the order of their declaration."""
+    return cast("list[str]", ACTIONS.write(ACTIONS.read(actions)))

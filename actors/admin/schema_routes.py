@@ -16,7 +16,7 @@ from ...protocol.errors import IncompatibleSchema, TopicNotFound
 from ...protocol.plain_values import is_text_map
 from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
-from ..members.contracts_schemas import SchemaRow
+from ..members.contracts_broker import SchemaRow
 from ..schemas.definition import (
     AVRO_TYPES,
     SchemaDefinition,

@@ -6,13 +6,23 @@ RPC. So it runs beside them and never on a broker's loop. A topic that is being 
 Answers are JSON as Pulsar's; an error is its HTTP status with `{"reason": …}`. A path of Pulsar's that is missing here
 is answered with 501. So it differs from a topic that does not exist (404). Bodies are small and bounded, and so is the
 number of requests under way. What a web page makes a browser send is refused (`admin.guard`). GET changes nothing.
+
+Finds the route of a request, and decodes the parameters of its path.
+
+Parts of a path are told apart before any of them is decoded, so that `%2F` and braces belong to a name. How a parameter
+is decoded is said in `protocol.path_encoding`. A slash at the end of a path has no meaning, as in Pulsar.
 """
 
+import ipaddress
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
+from aiohttp.web_urldispatcher import MatchInfoError, UrlMappingMatchInfo
 
 from ...protocol.errors import (
     AlreadyClosed,
@@ -36,6 +46,8 @@ from ...protocol.errors import (
     TopicNotFound,
 )
 from ...protocol.names import ADMIN_ID, ROLE_ADMIN
+from ...protocol.path_encoding import encoding_of
+from ...protocol.topic_figures import StorageFigures
 from ...runtime.environment import Environment
 from ...runtime.metrics import Metrics
 from ...runtime.rpc.connection import Locate
@@ -45,25 +57,246 @@ from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
 from .broker_routes import BrokerRoutes
-from .cluster_routes import ClusterRoutes
-from .compaction_routes import CompactionRoutes
-from .desired_routes import DesiredRoutes
-from .guard import RequestGuard
-from .inside_routes import InsideRoutes
+from .cluster_routes import ClusterRoutes, DesiredRoutes
 from .message_routes import MessageRoutes
 from .namespace_routes import NamespaceRoutes
 from .openapi import OpenApiRoutes
-from .paths import add_routes
-from .permission_routes import PermissionRoutes
-from .policy_routes import PolicyRoutes
+from .policy_routes import PermissionRoutes, PolicyRoutes, QuotaRoutes
 from .property_routes import PropertyRoutes
-from .quota_routes import QuotaRoutes
-from .requests import Owners
-from .routes import Route
+from .requests import MESSAGE_ID, Owners, json_answer, json_body, no_content, position_of, topic_of
+from .routes import TOPIC_ROUTE, WHOLE, Route, get, post, put
 from .schema_routes import SchemaRoutes
-from .topic_routes import TopicRoutes
+from .shapes import NAME, example_of, shape_of
+from .topic_figures import partitioned_storage_json, storage_info_json, storage_json
+from .topic_routes import CompactionRoutes, TopicRoutes
 
 logger = logging.getLogger(__name__)
+
+_PARAMETER = re.compile(r"\{(\w+)(?::([^}]+))?\}")
+
+
+class _PathPart:
+    """A part of a declared path: a word, or a parameter, which may be one of some words."""
+
+    def __init__(self, text: str) -> None:
+        found = _PARAMETER.fullmatch(text)
+        self.parameter = found[1] if found else ""
+        self._words = frozenset((found[2] or "").split("|") if found else [text])
+        self._is_free = found is not None and found[2] is None
+        self.encoding = encoding_of(self.parameter)
+
+    def takes(self, sent: str) -> bool:
+        """Whether a part of a request's path, as it was sent, can be this one."""
+        return bool(sent) if self._is_free else sent in self._words or unquote(sent) in self._words
+
+
+class PathResource(web.DynamicResource):
+    """The methods of one declared path."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self._parts = [_PathPart(text) for text in path.removeprefix("/").split("/")]
+
+    async def resolve(self, request: web.Request) -> tuple[UrlMappingMatchInfo | None, set[str]]:
+        """The handler and the decoded parameters, or a refusal (400) of one that cannot be decoded."""
+        sent = request.rel_url.raw_path.removeprefix("/").removesuffix("/").split("/")
+        if len(sent) != len(self._parts):
+            return None, set()
+        if not all(part.takes(text) for part, text in zip(self._parts, sent, strict=True)):
+            return None, set()
+        route = self._routes.get(request.method)
+        if route is None:
+            return None, self._allowed_methods
+        try:
+            found = {
+                part.parameter: part.encoding.decode(text)
+                for part, text in zip(self._parts, sent, strict=True)
+                if part.parameter
+            }
+        except ValueError as error:
+            return MatchInfoError(web.HTTPBadRequest(text=f"the path cannot be decoded: {error}")), set()
+        return UrlMappingMatchInfo(found, route), self._allowed_methods
+
+
+def add_routes(application: web.Application, routes: Iterable[Route]) -> None:
+    """Have an application serve the routes. GET takes HEAD, too."""
+    resources: dict[str, PathResource] = {}
+    for route in routes:
+        resource = resources.get(route.path)
+        if resource is None:
+            resource = resources[route.path] = PathResource(route.path)
+            application.router.register_resource(resource)
+        resource.add_route(route.method, route.handler)
+        if route.method == "GET":
+            resource.add_route("HEAD", route.handler)
+
+
+ALLOWED_HOSTS_SETTING = "webServiceAllowedHosts"
+READS = frozenset({"GET", "HEAD"})
+OWN_SITE = frozenset({"", "none", "same-origin"})
+
+
+class RequestGuard:
+    """Which HTTP requests the admin takes: those of an operator's tool, not those that a web page makes a browser send.
+
+    The admin asks for no credentials, so it must not serve a browser that a foreign page controls. A page has three
+    ways:
+
+    - *The page sends a write from its own origin.* The browser names that origin in `Origin`, or says `cross-site` in
+      `Sec-Fetch-Site`. The admin refuses such a request (403). It allows a link to be followed: that is a GET, and a
+      GET changes nothing.
+    - *The page sends a write for which the browser does not ask first*: a form, or text. So the body of a write must be
+      declared as JSON (415). Before a browser sends JSON to another origin it asks by OPTIONS, which the admin refuses.
+    - *The page's owner lets a host name lead to the admin's address* (DNS rebinding). To the browser, page and admin
+      are then one origin, but it still sends that name as `Host`. The admin serves only names that it knows (421). It
+      serves every IP address: rebinding needs a name.
+
+    Tools such as curl and pulsar-admin send neither `Origin` nor `Sec-Fetch-Site`.
+
+    `own` are the names of the admin itself, `allowed` is the setting's list, separated by commas.
+    """
+
+    def __init__(self, own: Iterable[str], allowed: str) -> None:
+        further = [name.strip().lower() for name in allowed.split(",") if name.strip()]
+        self._any = "*" in further
+        self._names = frozenset({"localhost", socket.gethostname().lower(), *(name.lower() for name in own), *further})
+
+    def check(self, request: web.Request) -> None:
+        """Raise HTTP 403, 415 or 421 for a request that is not to be served."""
+        host = self._check_host(request)
+        self._check_origin(request, host)
+        if request.method not in READS and request.body_exists and not _is_json(request.content_type):
+            raise web.HTTPUnsupportedMediaType(
+                text=f"the body has the type {request.content_type}: send JSON with the header "
+                "'Content-Type: application/json'"
+            )
+
+    def _check_host(self, request: web.Request) -> str:
+        host = request.headers.get("Host", "").strip().lower()  # aiohttp refuses a second one
+        if host and not self._any and not self._is_known(_name_of(host)):
+            raise web.HTTPMisdirectedRequest(
+                text=f"the admin does not answer under the name {_name_of(host)[:100]!r}: use its IP address or its "
+                "own name, "
+                f"or add the name to the setting {ALLOWED_HOSTS_SETTING}"
+            )
+        return host
+
+    def _is_known(self, name: str) -> bool:
+        if name in self._names or name.endswith(".localhost"):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _check_origin(self, request: web.Request, host: str) -> None:
+        """Refuse pages of other origins and sites, except that a link may be followed."""
+        for origin in request.headers.getall("Origin", []):
+            if not host or _authority_of(origin) != host:
+                raise web.HTTPForbidden(
+                    text=f"a web page of {origin[:100]!r} may not use the admin, because it has another origin"
+                )
+        site = request.headers.get("Sec-Fetch-Site", "").strip().lower()
+        link = request.method in READS and request.headers.get("Sec-Fetch-Mode", "").strip().lower() == "navigate"
+        if site not in OWN_SITE and not link:
+            raise web.HTTPForbidden(
+                text=f"a web page of another site may not use the admin (Sec-Fetch-Site: {site[:40]})"
+            )
+
+
+def _is_json(content_type: str) -> bool:
+    """JSON, or a kind of it: pulsar-admin sends `application/vnd.partitioned-topic-metadata+json`."""
+    return content_type == "application/json" or (
+        content_type.startswith("application/") and content_type.endswith("+json")
+    )
+
+
+def _name_of(host: str) -> str:
+    """A Host header without its port and without an IPv6 address's brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].removesuffix(".")
+
+
+def _authority_of(origin: str) -> str:
+    """The `host:port` of an origin, empty for one that has none (`null`) or is none."""
+    try:
+        parts = urlsplit(origin.strip().lower())
+    except ValueError:
+        return ""
+    return parts.netloc if parts.scheme in ("http", "https") else ""
+
+
+_STORAGE: StorageFigures = example_of(StorageFigures)
+_INFO = storage_info_json(_STORAGE)
+INFO = shape_of({**_INFO, "partitions": {NAME: _INFO}})
+
+
+class InsideRoutes:
+    """The admin's paths that show how topics are stored: ledgers, cursors, and the bytes behind a message."""
+
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+
+    def routes(self) -> list[Route]:
+        topic = TOPIC_ROUTE
+        partitioned = shape_of(partitioned_storage_json({NAME: _STORAGE}))
+        return [
+            get(topic + "/internalStats", self.internal_stats, shape_of(storage_json(_STORAGE))),
+            get(topic + "/internal-info", self.internal_info, INFO),
+            get(topic + "/partitioned-internalStats", self.partitioned_internal_stats, partitioned),
+            put(topic + "/backlogSize", self.backlog_size, MESSAGE_ID, answer=WHOLE),
+            post(topic + "/createMissedPartitions", self.create_missed_partitions),
+        ]
+
+    async def internal_stats(self, request: web.Request) -> web.Response:
+        """Return ledgers and cursors of a topic."""
+        return json_answer(storage_json(await self._owners.ask_plain(topic_of(request), _storage)))
+
+    async def internal_info(self, request: web.Request) -> web.Response:
+        """Return what is stored of a topic, or of its partitions: ledgers, and how far the cursors are."""
+        topic = topic_of(request)
+        figures = await self._owners.ask_members(topic, _storage)
+        shown = {name: storage_info_json(storage) for name, storage in figures.items()}
+        return json_answer(shown[topic.full] if topic.full in shown else {"partitions": shown})
+
+    async def partitioned_internal_stats(self, request: web.Request) -> web.Response:
+        """Return ledgers and cursors of each partition of a topic."""
+        topic = topic_of(request)
+        if not await self._owners.partitions(topic):
+            raise TopicNotFound(f"{topic.full} is not a partitioned topic")
+        return json_answer(partitioned_storage_json(await self._owners.ask_members(topic, _storage)))
+
+    async def backlog_size(self, request: web.Request) -> web.Response:
+        """Return how many bytes a topic stores behind a message. Body: its id."""
+        topic = topic_of(request)
+        place = position_of(await json_body(request), "earliest")
+        if isinstance(place, str):
+            place = [-1, -1] if place == "earliest" else [(1 << 63) - 1, 0]
+        ledger, entry = place
+        if await self._owners.partitions(topic):
+            raise web.HTTPMethodNotAllowed("PUT", [], text=f"{topic.full} has partitions: ask for one of them")
+        size = await self._owners.ask(
+            topic.full, lambda broker, name: broker.bytes_after(topic=name, ledger=ledger, entry=entry)
+        )
+        return json_answer(size)
+
+    async def create_missed_partitions(self, request: web.Request) -> web.Response:
+        """Store the partitions that nobody has opened yet. As in Pulsar, they get no subscriptions by this."""
+        topic = topic_of(request)
+        if topic.partition >= 0:
+            raise web.HTTPPreconditionFailed(text=f"{topic.full} is a partition: name the whole topic")
+        if not await self._owners.partitions(topic):
+            raise TopicNotFound(f"{topic.full} is not a partitioned topic")
+        if topic.persistent:
+            await self._owners.ask_members(topic, _storage)
+        return no_content()
+
+
+async def _storage(broker: BrokerContract, topic: str) -> StorageFigures:
+    return await broker.internal_stats(topic=topic)
+
 
 BODY_SIZE_MAX_BYTES = 64 << 10
 REQUESTS_UNDER_WAY_MAX = 256

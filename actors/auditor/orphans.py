@@ -1,6 +1,6 @@
 """Ledgers that nothing names: what brokers leave behind that end between creating a ledger and naming it.
 
-The table of record kinds (`record_kinds`) says which records name ledgers. A ledger that none of them named for
+The table of record kinds (`RECORD_KINDS`) says which records name ledgers. A ledger that none of them named for
 `ORPHAN_AFTER_S` is deleted, in an order that holds whatever its creator does, however late:
 
 1. its record is written again as it is, which gives it a new version;
@@ -38,18 +38,35 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
+from typing import Any
 
 from ...protocol.errors import BadVersion, MetadataError, NoSuchKey, ProtocolError
 from ...runtime.environment import Environment
+from ...storage.managed.cursor_storage import CURSOR_RECORDS
+from ...storage.managed.pins import PIN_RECORDS
+from ...storage.managed.record import CHAIN_RECORDS
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.ledger_metadata import LedgerMetadata
 from ...storage.metadata.ledger_records import LedgerRecords
+from ...storage.metadata.record_kinds import METADATA_KINDS, RecordKind
 from ...storage.metadata.store import MetadataStore
+from ...storage.metadata.stored_settings import SETTINGS_RECORDS
+from ..desired.record import DESIRED_RECORDS
 from .index import IdSet
 from .pace import ReadPace
-from .record_kinds import RECORD_KINDS
 
 logger = logging.getLogger(__name__)
+
+RECORD_KINDS: tuple[RecordKind[Any], ...] = (
+    CHAIN_RECORDS,
+    CURSOR_RECORDS,
+    PIN_RECORDS,
+    DESIRED_RECORDS,
+    SETTINGS_RECORDS,
+    *METADATA_KINDS,
+)
+"""Each prefix of `storage.metadata.keys` once."""
+
 
 ORPHAN_AFTER_S = 600.0
 SEARCH_PAUSE_S = 60.0

@@ -20,7 +20,7 @@ A *walk* reads all records, and asks the bookies for all closed ledgers. It fill
 every `auditor_interval_s`, when a bookie fell into limbo, and when more than `due.WRITTEN_MAX` changes came between two
 rounds. It is cut into pieces of `WALK_S`, and `pace` holds it back.
 
-Entries that a bookie found damaged on its disk are copied back to it; see `damage_repair`.
+Entries that a bookie found damaged on its disk are copied back to it; see `repair_damage`.
 
 A bookie in limbo (its disk lost data) answers "unknown" instead of "no such entry". It leaves limbo when a walk that
 began since has found every ledger that names it closed and whole on it. This does not rest on what was told. Ledgers
@@ -59,13 +59,11 @@ from ..members.contracts_coordinator import UnnamedLedgers
 from ..members.peer_calls import MemberCalls
 from .absence import BookieWatch
 from .checks import LedgerChecks
-from .damage_repair import repair_damage
 from .due import DueLedgers
-from .index import HOLDING_BACK, INCOMPLETE, LedgerCondition, LedgerIndex
-from .ledger_feed import LedgerFeed
+from .index import HOLDING_BACK, INCOMPLETE, LedgerCondition, LedgerFeed, LedgerIndex
 from .orphans import OrphanLedgers
 from .pace import ReadPace
-from .repair import LedgerRepair
+from .repair import LedgerRepair, repair_damage
 
 logger = logging.getLogger(__name__)
 

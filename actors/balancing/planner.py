@@ -1,7 +1,7 @@
 """Which units shall move so that brokers are loaded evenly. Pure: loads and owners in, a few moves out.
 
-A *unit* is what moves as a whole, a string. Loads are averages over time (`averages`), in the same unit of measure for
-all; nothing here depends on which.
+A *unit* is what moves as a whole, a string. Loads are averages over time (`LoadAverages`), in the same unit of measure
+for all; nothing here depends on which.
 
 A broker is *overloaded* when its load exceeds the mean of all brokers that take topics by the threshold, a share of the
 mean, and by `least`. It sheds until it is above the mean by up to half of the threshold. The gap between the two keeps

@@ -10,7 +10,14 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ...protocol.load_figures import UNITS_PER_REPORT_MAX, LoadReport, Rates, UnitRates, load_of
-from .units import unit_of
+from ...protocol.system_topics import is_system_topic
+
+
+def unit_of(topic: str) -> str | None:
+    """The unit of a partition or plain topic: itself. None: it never moves for its load (a topic of the cluster's own,
+    such as that of a broker's health check)."""
+    return None if is_system_topic(topic) else topic
+
 
 INTERVAL_MIN_S = 0.001
 

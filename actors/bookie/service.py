@@ -9,27 +9,30 @@ treat the outcome of pending adds as unknown. It tells `on_fatal` and waits to b
 process. Losing the connection to the coordinator changes nothing: adds and reads go on, and garbage collection waits.
 
 Entries are data requests straight into the store, without a coroutine each. Control methods: see the `rpc_` ones, and
-`repair_methods`.
+`RepairMethods`.
 """
 
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import ClassVar, Protocol
 
-from ...protocol.bookie_wire import BookieOp, decode_read
+from ...protocol.bookie_wire import ENTRY_ID_MAX, BookieOp, decode_read
 from ...protocol.cluster_status import BookieFigures, MemberData, MemberReport, ScrubReport
 from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, ProtocolError, StorageFailed
 from ...protocol.names import ROLE_BOOKIE, ROLE_READER
 from ...runtime.environment import Environment
 from ...runtime.files import DiskUsage, FileLock
 from ...runtime.rpc.connection import Handler, RpcConnection, RpcService
+from ...runtime.rpc.groups import handlers_of
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.server import RpcServer
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
+from ...storage.bookie.collection_scope import CollectionScope
 from ...storage.bookie.compaction import Compactor
 from ...storage.bookie.cookie import Cookie, claim_directory
 from ...storage.bookie.garbage_collection import collect_garbage
@@ -37,14 +40,154 @@ from ...storage.bookie.scrub import Scrubber
 from ...storage.bookie.store import BookieStore
 from ...storage.metadata.keys import LEDGER_COUNTER
 from ...storage.metadata.store import MetadataStore
-from ..members.contracts_bookie import BookieContract
+from ..members.contracts_bookie import BookieContract, Copied, CopySource, DamagedEntry, EntryPlace, Lacking, Part
+from ..members.contracts_coordinator import LedgerChanges, UnnamedLedgers
 from ..members.coordinator_link import CoordinatorClient
 from ..members.permissions import BOOKIE_OPERATIONS
-from .collecting import BookieCalls, Collecting
 from .copying import EntryCopies
-from .repair_methods import RepairMethods
 
 logger = logging.getLogger(__name__)
+
+FULL_COMPARISON_S = 86_400.0
+LEDGERS_PER_QUESTION = 5000
+"""The coordinator looks them up in one turn of its loop, in some milliseconds."""
+
+
+class BookieCalls(Protocol):
+    """What a bookie asks of the coordinator, beside its metadata."""
+
+    async def renew_ledger(self, *, ledger: int, version: int) -> int: ...
+    async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges: ...
+    async def unnamed_ledgers(self, *, ledgers: list[int]) -> UnnamedLedgers: ...
+
+
+class Collecting:
+    """What a bookie was told of ledgers whose records changed: how far it has read `actors/auditor/index.py`.
+
+    What it has to ask the metadata for:
+
+        FOLLOWING   it knows what the feed of this coordinator said: what was told since
+        LEFT BEHIND there is another coordinator, or the feed forgot something: see below
+        DUE         it has just started, or `FULL_COMPARISON_S` have passed: all ledgers
+
+        DUE ── a collection succeeded ──→ FOLLOWING
+        FOLLOWING ── the feed does not continue where it was read ──→ LEFT BEHIND
+        LEFT BEHIND ── a collection of what the auditor did not know or place here ──→ FOLLOWING
+
+    A bookie that is left behind has the auditor compare its ledgers with the index, which a walk has filled. That costs
+    no read of the metadata. Changes since that coordinator began are in its feed, and are asked for, too. While the
+    auditor has not yet walked through all records, only new ledgers are asked for, and the bookie stays left behind.
+    Where that feed has forgotten something, all ledgers are asked for.
+
+    `FULL_COMPARISON_S` is the safety net under all of this: one read of each ledger's record a day.
+
+    One collection at a time, under `lock`.
+    """
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.scope = CollectionScope()
+        self._told: LedgerChanges | None = None
+        self._epoch, self._since = -1, 0
+        self._full_at = 0.0
+
+    async def changed(self, ask: BookieCalls, held: Iterable[int]) -> list[int] | None:
+        """The ledgers to ask the metadata for, beside those in doubt; None for all. The bookie has those in `held`."""
+        self._told = None
+        try:
+            return await self._changed(ask, held)
+        except MagnetarError:  # an older coordinator does not have the methods
+            self._told = None
+            return None
+
+    async def _changed(self, ask: BookieCalls, held: Iterable[int]) -> list[int] | None:
+        found: list[int] = []
+        compared = False
+        epoch, since = self._epoch, self._since
+        while True:
+            told = await ask.ledger_changes(epoch=epoch, since=since)
+            if asyncio.get_running_loop().time() >= self._full_at or (compared and not told.complete):
+                self._told = replace(told, next=told.end)
+                return None
+            if not told.complete:
+                unnamed = await _unnamed(ask, told.epoch, held)
+                if unnamed is None:
+                    return []
+                found, epoch, since, compared = unnamed, told.epoch, 0, True
+                continue
+            found += told.ledgers
+            if told.next >= told.end:
+                self._told = told
+                return found
+            epoch, since = told.epoch, told.next
+
+    def succeeded(self, changed: list[int] | None) -> None:
+        """A collection has asked for all of these."""
+        if self._told is not None:
+            self._epoch, self._since = self._told.epoch, self._told.next
+        if changed is None:
+            self._full_at = asyncio.get_running_loop().time() + FULL_COMPARISON_S
+
+
+async def _unnamed(ask: BookieCalls, epoch: int, held: Iterable[int]) -> list[int] | None:
+    """Those of these ledgers that the auditor with that epoch does not place here; None when it cannot say so now."""
+    found: list[int] = []
+    ledgers = sorted(held)
+    for first in range(0, len(ledgers), LEDGERS_PER_QUESTION):
+        answer = await ask.unnamed_ledgers(ledgers=ledgers[first : first + LEDGERS_PER_QUESTION])
+        if not answer.ready or answer.epoch != epoch:
+            return None
+        found += answer.ledgers
+    return found
+
+
+class RepairMethods:
+    """What a bookie offers to the auditor for repairs: what it lacks, what is damaged, and copying from others."""
+
+    def __init__(self, copies: EntryCopies) -> None:
+        self._copies = copies
+        self.handlers = handlers_of(self)
+
+    async def close(self) -> None:
+        """End the connections to other bookies."""
+        await self._copies.close()
+
+    async def rpc_lacking(self, connection: RpcConnection, parts: list[Part]) -> Lacking:
+        """Which parts are not here as a whole; all of them in limbo. Raises ProtocolError."""
+        for part in parts:
+            _check_part(part)
+        return await self._copies.lacking(parts)
+
+    async def rpc_copy_entries(self, connection: RpcConnection, part: Part, sources: list[CopySource]) -> Copied:
+        """Copy what is missing here of a part from the sources, for a few seconds. Raises as `EntryCopies.copy` does,
+        and ProtocolError.
+        """
+        _check_part(part)
+        return await self._copies.copy(part, sources)
+
+    async def rpc_damaged_entries(
+        self, connection: RpcConnection, after: EntryPlace, limit: int = 1000
+    ) -> list[DamagedEntry]:
+        """The entries known to be damaged, ascending, behind `after`. Raises ProtocolError."""
+        if limit < 1:
+            raise ProtocolError(f"a page of damaged entries cannot have {limit} of them: ask for 1 or more")
+        entries = self._copies.store().entries
+        page = entries.damage.notes.page((after.ledger, after.entry), limit)
+        return [DamagedEntry(*key, entries.ledgers[key[0]].nonce) for key in page if key[0] in entries.ledgers]
+
+    async def rpc_forget_damage(self, connection: RpcConnection, ledger: int, above: int) -> None:
+        """The ledger is closed and ends at entry `above`: no reader asks for its damaged entries behind that."""
+        self._copies.store().entries.damage.forget(ledger, above)
+
+
+def _check_part(part: Part) -> None:
+    """Raise ProtocolError for one that no ledger has."""
+    in_range = 0 <= part.first <= part.last <= ENTRY_ID_MAX
+    if not in_range or not 0 <= part.slot < part.ensemble_size or not 1 <= part.write_quorum <= part.ensemble_size:
+        raise ProtocolError(f"{part} is no part of a ledger")
+    if not 0 <= part.ledger < 1 << 63 or not 0 <= part.nonce < 1 << 64:
+        raise ProtocolError(f"{part} names an impossible ledger")
+
 
 LOCK_NAME = "lock"
 MAY_NOT_FENCE = (ROLE_READER, ROLE_BOOKIE)

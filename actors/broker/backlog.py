@@ -13,7 +13,7 @@ from ...protocol.entries import parse_metadata
 from ...protocol.errors import NoSuchEntry
 from ...protocol.message_id import EARLIEST_POSITION, Position
 from ...storage.managed.managed_ledger import ManagedLedger
-from ..members.contracts_messages import BacklogAnalysis, EntryPosition
+from ..members.contracts_broker import BacklogAnalysis, EntryPosition
 from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 

@@ -4,33 +4,236 @@ The admin service, the coordinator and the Spark bridge call these over the inte
 ServiceUnitNotReady for a topic that this broker does not own, so that the caller asks the coordinator again.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from ...protocol.ack_sets import bits_to_words
 from ...protocol.bounds import NAME_MAX_BYTES, check_text
 from ...protocol.entries import message_count, parse_metadata
-from ...protocol.errors import InvalidConfiguration, NotAllowedError, SubscriptionNotFound
+from ...protocol.errors import InvalidConfiguration, NotAllowedError, ProtocolError, SubscriptionNotFound
+from ...protocol.schema_types import SchemaType
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import Handler, RpcConnection, RpcService
 from ...runtime.rpc.groups import handlers_of
 from ...storage.ledger.bookie_directory import BookieInfo
+from ...storage.managed.chain import bytes_after
 from ..connections.consumer_commands import SUBSCRIPTION_PROPERTIES_MAX_BYTES
-from ..members.contracts_broker import PIN_TTL_DEFAULT_S, BrokerContract, LastMessage, PlannedRead, Point
+from ..members.contracts_broker import (
+    PIN_TTL_DEFAULT_S,
+    BacklogAnalysis,
+    BrokerContract,
+    EntryPosition,
+    LastMessage,
+    PlannedRead,
+    Point,
+    SchemaRow,
+    StoredEntry,
+)
+from ..members.contracts_coordinator import TopicGrant
+from ..schemas.definition import SchemaDefinition
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
 from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart, Topic
+from . import backlog
 from .backlog import entry_at
 from .health import HealthMethods
-from .message_methods import MessageMethods
 from .ownership import Ownership
-from .ownership_methods import OwnershipMethods
 from .read_planning import plan_read, position_of_point
-from .schema_methods import SchemaMethods
+
+DELETIONS_AT_A_TIME = 8
+
+
+class OwnershipMethods:
+    """What the coordinator asks of the owner of topics: to release them, to take them back, to delete what they store.
+
+    Topics are named in full.
+    """
+
+    def __init__(self, topics: Topics, ownership: Ownership) -> None:
+        self._topics = topics
+        self._ownership = ownership
+
+    async def rpc_release(self, connection: RpcConnection, number: int, slots: list[int], topics: list[str]) -> None:
+        """Close these topics and all in these slots; see `Ownership`."""
+        await self._ownership.release(number, slots, topics)
+
+    async def rpc_unload(self, connection: RpcConnection, topic: str, number: int, inactive: bool = False) -> None:
+        """Close a topic that is about to be deleted.
+
+        Raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also while the topic
+        is not inactive.
+        """
+        await self._ownership.unload(topic, number, inactive=inactive)
+
+    async def rpc_take_topics(self, connection: RpcConnection, grants: list[TopicGrant]) -> None:
+        """Load these topics: they were released, and are not deleted after all."""
+        self._ownership.take_back(grants)
+
+    async def rpc_is_inactive(self, connection: RpcConnection, topic: str) -> bool:
+        """Whether a topic is loaded here and inactive. One that is not persistent, and not loaded, is inactive."""
+        found = self._topics.find(topic)
+        if found is None:
+            return not TopicName.parse(topic).persistent
+        return await found.keeping.is_inactive()
+
+    async def rpc_delete_topics(self, connection: RpcConnection, topics: list[tuple[str, int]]) -> None:
+        """Delete all that these topics store, each under the epoch beside its name; no broker can open them.
+
+        Every one of them is tried. Raises the first error.
+        """
+        permits = asyncio.Semaphore(DELETIONS_AT_A_TIME)
+
+        async def delete(topic: str, epoch: int) -> None:
+            async with permits:
+                await self._topics.delete(TopicName.parse(topic), epoch)
+
+        outcomes = await asyncio.gather(*(delete(topic, epoch) for topic, epoch in topics), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+
+PEEK_MAX = 100_000
+"""Entries in front of the one that is looked at: they are counted one by one on the broker's loop."""
+
+
+class MessageMethods:
+    """What the admin asks the owner of a topic about its messages. Topics are named in full."""
+
+    def __init__(self, topics: Topics) -> None:
+        self._topics = topics
+
+    async def rpc_terminate(self, connection: RpcConnection, topic: str) -> EntryPosition:
+        """Let a topic take no message from now on, for ever. Returns the place of its last entry."""
+        return EntryPosition(*await (await self._persistent(topic)).terminate())
+
+    async def rpc_truncate(self, connection: RpcConnection, topic: str) -> None:
+        """Acknowledge the backlog of every subscription, and delete what is no longer needed."""
+        await backlog.truncate(await self._persistent(topic))
+
+    async def rpc_trim(self, connection: RpcConnection, topic: str) -> None:
+        """Delete the ledgers that no cursor, no reader and no retention needs. Raises what trimming raises."""
+        await (await self._persistent(topic)).ledger.trim()
+
+    async def rpc_analyze_backlog(
+        self, connection: RpcConnection, topic: str, subscription: str, position: list[int] | None = None
+    ) -> BacklogAnalysis:
+        """Read the backlog of a subscription, from a place on, and count. Raises SubscriptionNotFound."""
+        owner = await self._persistent(topic)
+        begin = position_of_point(position) if position is not None else None
+        return await backlog.analyze(owner, _find_persistent(owner, subscription), begin)
+
+    async def rpc_skip(self, connection: RpcConnection, topic: str, subscription: str, entries: int) -> None:
+        """Acknowledge the next entries of a subscription. Raises SubscriptionNotFound."""
+        owner = await self._persistent(topic)
+        await backlog.skip(owner, _find_persistent(owner, subscription), entries)
+
+    async def rpc_peek(self, connection: RpcConnection, topic: str, subscription: str, number: int) -> StoredEntry:
+        """An entry of the backlog of a subscription, from 1. Raises SubscriptionNotFound, NoSuchEntry."""
+        if not 1 <= number <= PEEK_MAX:
+            raise InvalidConfiguration(f"the number of the message must be from 1 to {PEEK_MAX}, not {number}")
+        owner = await self._persistent(topic)
+        position, data = await backlog.peek(owner, _find_persistent(owner, subscription), number)
+        return StoredEntry(*position, data)
+
+    async def rpc_examine(
+        self, connection: RpcConnection, topic: str, number: int, from_latest: bool = False
+    ) -> StoredEntry:
+        """An entry of a topic, from 1, counted from its first or its last one. Raises NoSuchEntry."""
+        position, data = await backlog.examine(await self._persistent(topic), number, from_latest=from_latest)
+        return StoredEntry(*position, data)
+
+    async def rpc_entry_at(self, connection: RpcConnection, topic: str, ledger: int, entry: int) -> StoredEntry:
+        """An entry of a topic. Raises NoSuchEntry."""
+        if ledger < 0 or entry < 0:
+            raise InvalidConfiguration(f"{ledger}:{entry} is no message id")
+        position, data = await backlog.entry_at(await self._persistent(topic), (ledger, entry))
+        return StoredEntry(*position, data)
+
+    async def rpc_bytes_after(self, connection: RpcConnection, topic: str, ledger: int, entry: int) -> int:
+        """How many bytes a topic stores behind an entry."""
+        return bytes_after((await self._persistent(topic)).ledger.ledger_infos, (ledger, entry))
+
+    async def rpc_find_entry(self, connection: RpcConnection, topic: str, publish_time_ms: int) -> EntryPosition:
+        """Where the first entry is that was published then or later, else where the next one will be."""
+        return EntryPosition(*await (await self._persistent(topic)).ledger.find_by_publish_time(publish_time_ms))
+
+    async def _persistent(self, topic: str) -> PersistentTopic:
+        found = await self._topics.get(TopicName.parse(topic))
+        if not isinstance(found, PersistentTopic):
+            raise NotAllowedError(f"{topic} is not persistent, so it stores no messages")
+        return found
+
+
+def _find_persistent(topic: PersistentTopic, name: str) -> Subscription:
+    found = topic.subscriptions.get((name, True))
+    if found is None:
+        raise SubscriptionNotFound(f"Subscription {name} of {topic.name.full} does not exist")
+    return found
+
+
+class SchemaMethods:
+    """What the admin asks any broker about schemas, whether or not it owns the topic.
+
+    Topics are named in full.
+    """
+
+    def __init__(self, registry: SchemaRegistry, topics: Topics) -> None:
+        self._registry = registry
+        self._policies = topics.policies
+
+    async def rpc_schemas(self, connection: RpcConnection, topic: str) -> list[SchemaRow]:
+        """The versions since the last deletion, oldest first."""
+        return [
+            SchemaRow(
+                one.version,
+                int(one.definition.type),
+                one.definition.data,
+                one.created_ms,
+                dict(one.definition.properties),
+            )
+            for one in await self._registry.versions(TopicName.parse(topic))
+        ]
+
+    async def rpc_put_schema(
+        self, connection: RpcConnection, topic: str, type: int, data: bytes, properties: dict[str, str]
+    ) -> int:
+        """Add a schema, whether or not clients may. Raises IncompatibleSchema, TopicNotFound (no such namespace)."""
+        name = TopicName.parse(topic)
+        await self._policies.known()
+        strategy = self._policies.of(name).schema_compatibility_strategy
+        return await self._registry.put(name, _definition(type, data, properties), strategy)
+
+    async def rpc_find_schema(self, connection: RpcConnection, topic: str, type: int, data: bytes) -> int:
+        """The version that has exactly this definition, −1 for none."""
+        return await self._registry.find(TopicName.parse(topic), _definition(type, data, {}))
+
+    async def rpc_check_schema(
+        self, connection: RpcConnection, topic: str, type: int, data: bytes, properties: dict[str, str]
+    ) -> str:
+        """The strategy by which the topic may get a schema. Raises IncompatibleSchema."""
+        name = TopicName.parse(topic)
+        await self._policies.known()
+        strategy = self._policies.of(name).schema_compatibility_strategy
+        await self._registry.check(name, _definition(type, data, properties), strategy)
+        return strategy.value
+
+    async def rpc_delete_schemas(self, connection: RpcConnection, topic: str, force: bool = False) -> int:
+        """Delete all versions and return the version of the deletion."""
+        return await self._registry.delete(TopicName.parse(topic), force=force)
+
+
+def _definition(number: int, data: bytes, properties: dict[str, str]) -> SchemaDefinition:
+    try:
+        return SchemaDefinition(SchemaType(number), data, properties)
+    except ValueError:
+        raise ProtocolError(f"{number} is no type of schema") from None
+
 
 PIN_TTL_MAX_S = 24 * 3600.0
 

@@ -6,6 +6,8 @@ all its topics, ends its incarnation and registers as a new one. Its sockets sta
 to the coordinator alone changes nothing: it serves on with what it has.
 
 It keeps nothing that cannot be rebuilt from ledgers and metadata.
+
+Names for producers whose clients leave it to the broker.
 """
 
 import asyncio
@@ -29,14 +31,14 @@ from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.managed.record import LeftBehind, left_behind
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import Guard
+from ..balancing.sampling import LoadSampler, TopicCounts
 from ..connections.connection import ServerConnection
 from ..connections.consumer_commands import ConsumerCommands
 from ..connections.forwarding import Forwards
-from ..connections.limits import ConnectionLimits
+from ..connections.limits import ConnectionLimits, PublishBudget
 from ..connections.link import MakeFamily
 from ..connections.lookup_commands import LookupCommands
 from ..connections.producer_commands import ProducerCommands
-from ..connections.publish_budget import PublishBudget
 from ..connections.schema_commands import SchemaCommands
 from ..connections.topic_list_commands import TopicListCommands
 from ..members.coordinator_link import CoordinatorClient
@@ -45,17 +47,94 @@ from ..members.topic_lookup import Lookups
 from ..members.topic_watch import TopicWatch
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
-from ..topics.topic import SubscriptionStart
+from ..topics.topic import SubscriptionStart, Topic
 from .health import HealthMethods
 from .listeners import Listeners
-from .load_reporting import LoadReporting
 from .methods import BrokerRpc
 from .ownership import Ownership
-from .producer_names import ProducerNames
 from .read_planning import point_of_start
 from .session import BrokerSession
 
 logger = logging.getLogger(__name__)
+
+TOPICS_AT_A_TIME = 200
+
+
+class LoadReporting:
+    """Tells the coordinator, once per interval, what the topics of this broker cost.
+
+    The counters are those of statistics, so publishing and dispatch do nothing for it. A round looks at every loaded
+    topic, `TOPICS_AT_A_TIME` in one step of the event loop. What it sends names up to `UNITS_PER_REPORT_MAX` of those
+    that moved data. A report that does not get through is lost: the next one follows an interval later, and covers its
+    own interval.
+
+    `coordinator` gives the link, and raises ServiceUnitNotReady without a session.
+    """
+
+    def __init__(
+        self,
+        env: Environment,
+        settings: Settings,
+        loaded: Mapping[str, Topic],
+        coordinator: Callable[[], CoordinatorClient],
+    ) -> None:
+        self._env = env
+        self._interval_s = settings.load_report_interval_ms / 1000
+        self._loaded = loaded
+        self._coordinator = coordinator
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        loop = asyncio.get_running_loop()
+        sampler = LoadSampler(loop.time(), self._env.clock.cpu_s())
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self._look(sampler)
+                report = sampler.report(loop.time(), self._env.clock.cpu_s())
+                await self._coordinator().ask.report_load(report=report)
+            except MagnetarError as error:
+                logger.debug("a load report did not get through: %s", error)
+            except Exception:  # of any kind: the coordinator moves nothing while a broker does not report
+                logger.exception("a load report failed; the next one follows")
+
+    async def _look(self, sampler: LoadSampler) -> None:
+        topics = list(self._loaded.items())
+        for first in range(0, len(topics), TOPICS_AT_A_TIME):
+            for full_name, topic in topics[first : first + TOPICS_AT_A_TIME]:
+                sampler.look(full_name, topic.epoch, counts_of_topic(topic))
+            await asyncio.sleep(0)
+
+
+def counts_of_topic(topic: Topic) -> TopicCounts:
+    """What went in and out of a topic since it was loaded."""
+    published = topic.publishing.published
+    messages, size, entries = 0, 0, 0
+    for subscription in topic.subscriptions.values():
+        sent = subscription.sent
+        messages += sent[0]
+        size += sent[1]
+        entries += sent[2]
+    return TopicCounts(published.messages, published.entries, published.bytes, messages, entries, size)
+
+
+class ProducerNames:
+    """Names that no other producer in the cluster has or had: a prefix that is the broker's own, and a number.
+
+    The prefix is the cluster's name with a number that the metadata store gives out once.
+    """
+
+    def __init__(self) -> None:
+        self.prefix = ""
+        self._count = 0
+
+    def new(self) -> str:
+        """The next name. Raises ServiceUnitNotReady while there is no prefix."""
+        if not self.prefix:
+            raise ServiceUnitNotReady("this broker is joining the cluster")
+        self._count += 1
+        return f"{self.prefix}-{self._count}"
+
 
 RPC_FRAME_SIZE_MAX = 64 << 20
 SESSION_RETRY_INITIAL_S = 0.1

@@ -1,7 +1,7 @@
 """One client's connection to a broker, in Pulsar's protocol.
 
 `TRANSITIONS` has the states. In NEW only CONNECT is accepted. In FORWARDED another broker answers; see `forwarding`.
-When the broker has its maximum of connections, a new one is refused; see `refusals`. Closing lets go of
+When the broker has its maximum of connections, a new one is refused; see `limits.Refusals`. Closing lets go of
 its producers and consumers at once; requests under way end unanswered.
 
 Back-pressure: reading pauses while too many publishes of this connection, or too many bytes of publishes of the broker,
@@ -52,12 +52,48 @@ from ..dispatch.consumer import AttachedConsumer
 from ..rates.publish import Holder
 from ..topics.producer import AttachedProducer
 from .forwarding import Forwards
-from .limits import ConnectionLimits
+from .limits import ConnectionLimits, PublishBudget
 from .link import CommandHandler, EntryHandler, LinkHost, MakeFamily
-from .publish_budget import PublishBudget
-from .signs_of_life import SignsOfLife
 
 logger = logging.getLogger(__name__)
+
+FIRST_PING_S = 0.4
+"""After reading has paused. A client that was read until then waits longer before it doubts."""
+NEXT_PING_S = 1.0
+
+
+class SignsOfLife:
+    """Signs of life on a connection: those of the client, and those that the broker gives while it reads nothing.
+
+    A client asks a broker for a sign of life with PING when it hears nothing for a second. It leaves a connection that
+    does not answer soon, if a new one does. A broker that pauses reading does not see the PING: a topic has taken more
+    than its rate allows, or the disks are slow and too many publishes wait. The client must not leave then. It would
+    send all of these publishes again, and would get round the rate. So the broker sends PINGs of its own as long as it
+    does not read.
+
+    `unread` says whether the connection is not read on purpose, `write` sends bytes.
+    """
+
+    def __init__(self, unread: Callable[[], bool], write: Callable[[bytes], None]) -> None:
+        self.heard = True
+        """Whether the client has sent anything since the last tick."""
+        self.silent_ticks = 0
+        """Ticks without a sign of life."""
+        self._unread = unread
+        self._write = write
+        self._timer: asyncio.TimerHandle | None = None
+
+    def paused(self) -> None:
+        """The connection is not read from now on. One timer follows, however often this is called."""
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FIRST_PING_S, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._unread():
+            self._write(ping())
+            self._timer = asyncio.get_running_loop().call_later(NEXT_PING_S, self._look)
+
 
 SILENT_TICKS_MAX = 2
 PROBE_IDLE_S = 10

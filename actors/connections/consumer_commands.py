@@ -54,7 +54,7 @@ from ..rates.subscribe import SubscribingConsumer
 from ..schemas.definition import SchemaDefinition
 from ..schemas.topic_rules import check_schema_of_consumer
 from ..topics.batch_index_acks import PartOfBatch
-from ..topics.client_bounds import check_subscription_type
+from ..topics.persistent import check_subscription_type
 from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart, Topic
 from . import limits

@@ -27,7 +27,7 @@ from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
-from ..members.contracts_namespaces import NAMESPACE_DELETE_TIMEOUT_S
+from ..members.contracts_coordinator import NAMESPACE_DELETE_TIMEOUT_S
 from .namespaces import Namespaces
 from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry

@@ -6,7 +6,7 @@ from ...protocol.errors import TopicNotFound
 from ...protocol.properties import changed_properties
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
-from ..members.contracts_namespaces import NamespacePolicies, PolicyPage
+from ..members.contracts_coordinator import NamespacePolicies, PolicyPage
 from .office import Office
 from .topic_policies import policy_page
 

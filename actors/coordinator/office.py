@@ -9,13 +9,14 @@ pushes no changes of slots and begins no moves. Its store refuses every write af
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
-from ...protocol.errors import ClusterError, ServiceUnitNotReady
+from ...protocol.errors import ClusterError, ServiceUnitNotReady, TopicNotFound
 from ...protocol.names import COORDINATOR_ID, ROLE_COORDINATOR
-from ...protocol.topics import TopicName
+from ...protocol.topics import PERSISTENT, TopicName
 from ...runtime.environment import Environment
+from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_directory import BookieDirectory
@@ -29,7 +30,7 @@ from ..auditor.service import Auditor
 from ..desired.drains import Drains
 from ..desired.state import DesiredMembers
 from ..members.contracts_broker import BrokerContract
-from ..members.contracts_namespaces import NamespacePolicies
+from ..members.contracts_coordinator import MemberContract, NamespacePolicies, TopicChange, TopicPage, TopicRecord
 from ..members.peer_calls import MemberCalls
 from ..slots.contents import SlotContents
 from ..slots.placement import SlotPlacement
@@ -43,9 +44,68 @@ from .topic_deletions import TopicDeletions
 from .topic_growth import TopicGrowths
 from .topic_policies import TopicPolicies
 from .topic_registry import TopicRegistry
-from .topic_watchers import TopicWatchers
 
 logger = logging.getLogger(__name__)
+
+PAGE = 5000
+"""Topics that one answer holds."""
+
+
+class TopicWatchers:
+    """Which brokers watch the topics of which namespaces, and what they are told: each creation, growth and deletion.
+
+    A broker asks for pages of a namespace's topics (`watch`). From the first page on, it is pushed each change in the
+    namespace over the same connection, until it says `unwatch` or the connection ends. Pages and pushes have numbers. A
+    page holds all changes up to its number, and a push with a greater number is not in it. A number is taken and used
+    in one step of the event loop, with the change in the registry. A change in a namespace that nobody watches costs
+    nothing.
+
+    Nothing of this is stored. When a connection ends, or another coordinator becomes active, brokers ask again.
+    """
+
+    def __init__(self, epoch: int, registry: TopicRegistry) -> None:
+        self._epoch = epoch
+        self._registry = registry
+        self._number = 0
+        self._watching: dict[str, dict[RpcConnection, MemberContract]] = {}
+        registry.on_changed.append(self._changed)
+
+    @property
+    def namespaces(self) -> Mapping[str, int]:
+        """How many brokers watch each namespace."""
+        return {namespace: len(connections) for namespace, connections in self._watching.items()}
+
+    def watch(self, connection: RpcConnection, namespace: str, after: str) -> TopicPage:
+        """Tell this connection of the namespace's changes, and answer its persistent topics behind the name `after`."""
+        if not connection.closed:
+            self._watching.setdefault(namespace, {}).setdefault(connection, MemberContract(connection.notify))
+        try:
+            found = self._registry.list_topics(namespace, max(after, f"{PERSISTENT}:"), PAGE + 1)
+        except TopicNotFound:
+            found = []
+        return TopicPage(self._number, [TopicRecord(*one) for one in found[:PAGE]], len(found) > PAGE)
+
+    def unwatch(self, connection: RpcConnection, namespace: str) -> None:
+        """Tell this connection nothing more about the namespace."""
+        connections = self._watching.get(namespace, {})
+        connections.pop(connection, None)
+        if not connections:
+            self._watching.pop(namespace, None)
+
+    def leave(self, connection: RpcConnection) -> None:
+        """The connection has ended."""
+        for namespace in [name for name, connections in self._watching.items() if connection in connections]:
+            self.unwatch(connection, namespace)
+
+    def _changed(self, topic: TopicName, before: int | None, partitions: int | None) -> None:
+        connections = self._watching.get(topic.namespace)
+        if not connections or not topic.persistent:
+            return
+        self._number += 1
+        changes = [TopicChange(topic.full, partitions)]
+        for member in connections.values():
+            member.topics_changed(epoch=self._epoch, namespace=topic.namespace, number=self._number, changes=changes)
+
 
 TOPIC_EPOCH_TIMEOUT_S = 8.0
 """How long the creation of a topic waits until it is certain who owns which slot."""

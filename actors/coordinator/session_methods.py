@@ -15,9 +15,8 @@ from ...runtime.rpc.messages import unpack
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import unpack as unpack_record
-from ..members.contracts_coordinator import BrokerInfo, Greeting, Registered, SlotListing
-from ..members.contracts_namespaces import PolicyPage
-from .announcements import check_registration, check_report, damage_found, listing
+from ..members.contracts_coordinator import BrokerInfo, Greeting, PolicyPage, Registered, SlotListing
+from .member_lists import check_registration, check_report, damage_found, listing
 from .membership import Session
 from .office import Office
 from .topic_policies import policy_page

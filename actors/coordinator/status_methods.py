@@ -11,8 +11,8 @@ from ...runtime.rpc.server import RpcServer
 from ...storage.metadata.registered_bookies import registered_bookies
 from ..balancing.balancer import LoadBalancer
 from ..desired.methods import DesiredMethods
+from ..members.contracts_bookie import disk_report
 from ..members.contracts_coordinator import LedgerChanges, UnnamedLedgers
-from ..members.disk_report import disk_report
 from .office import Office
 from .session_methods import SessionMethods
 

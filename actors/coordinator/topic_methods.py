@@ -10,7 +10,7 @@ from ...runtime.rpc.connection import RpcConnection
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import unpack
 from ..members.contracts_broker import Point
-from ..members.contracts_topics import TopicPage, TopicRecord
+from ..members.contracts_coordinator import TopicPage, TopicRecord
 from ..members.permissions import check_topic_creation
 from .office import Office
 
@@ -102,7 +102,7 @@ class TopicMethods:
         return [TopicRecord(*found) for found in self._registry.list_topics(namespace, after, limit)]
 
     async def rpc_watch_topics(self, connection: RpcConnection, namespace: str, after: str = "") -> TopicPage:
-        """Tell the broker of the namespace's changes from now on; see `topic_watchers`."""
+        """Tell the broker of the namespace's changes from now on; see `TopicWatchers`."""
         return self._office.watchers.watch(connection, namespace, after)
 
     async def rpc_unwatch_topics(self, connection: RpcConnection, namespace: str) -> None:

@@ -20,7 +20,7 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_records import CertainRecords
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import Guard, Versioned, list_all
-from ..members.contracts_namespaces import NamespacePolicies, PolicyPage
+from ..members.contracts_coordinator import NamespacePolicies, PolicyPage
 from ..policies.record import NamespaceRecord
 from .namespaces import Namespaces
 from .topic_registry import TopicRegistry

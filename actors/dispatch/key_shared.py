@@ -1,9 +1,10 @@
-"""Key_Shared: entries of one key go to one consumer, in order. `hash_ranges` decides to which one. `draining` says what
-happens when a key changes its consumer.
+"""Key_Shared: entries of one key go to one consumer, in order. `hash_ranges` decides to which one. `SlotHoldings`
+says what happens when a key changes its consumer.
 
 State of an entry, from here: *unread* (behind `read_position`) → *pending* at the consumer of its slot → *acknowledged*
-(gone). An entry that was read and cannot be sent now is *waiting* (`waiting`), and so is one that was given back: its
-consumer asked for redelivery, or left. Waiting ones are read again when their consumer is able, before unread ones.
+(gone). An entry that was read and cannot be sent now is *waiting* (`WaitingEntries`), and so is one that was given
+back: its consumer asked for redelivery, or left. Waiting ones are read again when their consumer is able, before unread
+ones.
 
 While entries wait, later ones are read (look-ahead), so that a key or a consumer that does not go on does not stop the
 others. How many may wait is bounded (`Limits.look_ahead_max`).
@@ -19,19 +20,236 @@ Invariants:
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+
+from sortedcontainers import SortedSet
 
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe, MessageMetadata
 from ...protocol.sticky_key import key_hash, sticky_hash
 from ...protocol.topic_figures import DrainingFigures, KeySharedFigures
+from ...runtime.gone import GONE
 from .consumer import AttachedConsumer, Delivered, Delivery, KeySharedOptions
 from .dispatcher import CursorView, Entry, Limits, ReadPlan
-from .draining import SlotHoldings
 from .entry_gate import EntryGate
 from .hash_ranges import HashRanges
 from .shared import SharedDispatcher
-from .waiting import WaitingEntries, WaitingPlace
+
+
+class Holding:
+    """What one consumer holds of one slot."""
+
+    __slots__ = ("blocked_attempts", "consumer", "draining", "entries")
+
+    def __init__(self, consumer: AttachedConsumer) -> None:
+        self.consumer = consumer
+        self.entries = 0
+        self.draining = False
+        self.blocked_attempts = 0
+        """Entries that were not sent because the slot drains, since it does."""
+
+
+class SlotHoldings:
+    """Which consumer holds unacknowledged messages of a slot, and which slots drain.
+
+    States of a slot:
+
+    - *free*: nothing of it is unacknowledged at a consumer.
+    - *held*: one consumer holds unacknowledged entries of it, and it is the consumer that the slot belongs to.
+    - *draining*: the consumer that holds them is no longer the one that the slot belongs to. Nothing of the slot is
+      sent until that consumer holds nothing of it.
+
+    A slot is held from the first entry that is sent (`take`). It is free when as many have been acknowledged, given
+    back, or lost with their consumer (`release`). Whether it drains is decided when consumers join or leave
+    (`reassign`).
+
+    Invariant: at any time one consumer at most holds unacknowledged entries of a slot. So the order of a key survives a
+    change of its consumer.
+
+    A slot that nobody holds is not in `by_slot`.
+    """
+
+    def __init__(self) -> None:
+        self.by_slot: dict[int, Holding] = {}
+        self._cleared: dict[AttachedConsumer, int] = {}
+
+    def take(self, slot: int, consumer: AttachedConsumer) -> None:
+        """An entry of the slot is sent to the consumer."""
+        holding = self.by_slot.get(slot)
+        if holding is None:
+            holding = self.by_slot[slot] = Holding(consumer)
+        assert holding.consumer is consumer, f"slot {slot} is held by consumer {holding.consumer.name}"
+        holding.entries += 1
+
+    def release(self, slot: int) -> bool:
+        """An entry of the slot left its consumer. Returns whether that ends its draining."""
+        holding = self.by_slot[slot]
+        holding.entries -= 1
+        if holding.entries:
+            return False
+        del self.by_slot[slot]
+        if holding.draining:
+            self._cleared[holding.consumer] = self._cleared.get(holding.consumer, 0) + 1
+        return holding.draining
+
+    def blocks(self, slot: int, consumer: AttachedConsumer) -> bool:
+        """Whether the slot cannot be sent to that consumer, because another one holds it. Counts the attempt."""
+        holding = self.by_slot.get(slot)
+        if holding is None or holding.consumer is consumer:
+            return False
+        holding.blocked_attempts += 1
+        return True
+
+    def is_draining(self, slot: int) -> bool:
+        """Whether nothing of the slot may be sent."""
+        holding = self.by_slot.get(slot)
+        return holding is not None and holding.draining
+
+    def reassign(self, select: Callable[[int], AttachedConsumer | None]) -> None:
+        """Slots belong to other consumers now."""
+        for slot, holding in self.by_slot.items():
+            draining = select(slot) is not holding.consumer
+            if draining != holding.draining:
+                holding.draining = draining
+                holding.blocked_attempts = 0
+
+    def forget(self, consumer: AttachedConsumer) -> None:
+        """A consumer left, and everything that it held was released."""
+        self._cleared.pop(consumer, None)
+
+    def cleared(self, consumer: AttachedConsumer) -> int:
+        """How many slots have drained at the consumer since it connected."""
+        return self._cleared.get(consumer, 0)
+
+    def draining_at(self, consumer: AttachedConsumer) -> list[tuple[int, int]]:
+        """The slots that drain at the consumer, in order, with the attempts that were blocked."""
+        return sorted(
+            (slot, holding.blocked_attempts)
+            for slot, holding in self.by_slot.items()
+            if holding.draining and holding.consumer is consumer
+        )
+
+    def clear(self) -> None:
+        """Nothing is held by anybody."""
+        self.by_slot.clear()
+        self._cleared.clear()
+
+
+WaitingPlace = AttachedConsumer | int | None
+"""Where a slot's entries wait: for a consumer; as a draining slot, for itself; for anybody who takes the slot."""
+
+
+class WaitingEntries:
+    """Entries of a Key_Shared subscription that were read, or given back, and wait for their consumer.
+
+    They are kept in one set for each consumer that they belong to, in order of positions, so that a consumer's next
+    ones are found without a look at others. Those of a draining slot are in a set of their own: however many there are,
+    they cost the others nothing. All waiting entries of a slot are in one set, its *home*.
+
+    `place` says where a slot's entries wait, `take_back` removes an entry from its consumer and returns its slot.
+    """
+
+    def __init__(self, place: Callable[[int], WaitingPlace], take_back: Callable[[Position], int]) -> None:
+        self._place = place
+        self._take_back = take_back
+        self._slots: dict[Position, int] = {}
+        self._counts: dict[int, int] = {}
+        self._homes: dict[int, SortedSet[Position]] = {}
+        self._sets: dict[WaitingPlace, SortedSet[Position]] = {}
+
+    def let_go(self) -> None:
+        """The dispatcher has lost its last consumer, so it is not used again: see `runtime.gone`."""
+        self._place = self._take_back = GONE
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, position: object) -> bool:
+        return position in self._slots
+
+    def __iter__(self) -> Iterator[Position]:
+        return iter(sorted(self._slots))
+
+    def has_slot(self, slot: int) -> bool:
+        """Whether an entry of the slot waits."""
+        return slot in self._homes
+
+    def slot_of(self, position: Position) -> int | None:
+        """The slot of an entry that waits."""
+        return self._slots.get(position)
+
+    def first(self, consumer: AttachedConsumer, count: int) -> list[Position]:
+        """The first entries that wait for that consumer."""
+        mine = self._sets.get(consumer)
+        return list(islice(mine, count)) if mine else []
+
+    def add(self, position: Position, slot: int) -> None:
+        """An entry waits from now on."""
+        if position in self._slots:
+            return
+        self._slots[position] = slot
+        home = self._homes.get(slot)
+        if home is None:
+            home = self._homes[slot] = self._sets.setdefault(self._place(slot), SortedSet())
+            self._counts[slot] = 0
+        home.add(position)
+        self._counts[slot] += 1
+
+    def update(self, positions: Iterable[Position]) -> None:
+        """Consumers have given these entries back."""
+        back = [(position, self._take_back(position)) for position in positions]
+        for position, slot in back:
+            self.add(position, slot)
+
+    def discard(self, position: Position) -> None:
+        """An entry no longer waits, if it did."""
+        slot = self._slots.pop(position, None)
+        if slot is None:
+            return
+        self._homes[slot].discard(position)
+        self._counts[slot] -= 1
+        if not self._counts[slot]:
+            del self._counts[slot], self._homes[slot]
+
+    def difference_update(self, positions: Iterable[Position]) -> None:
+        """These entries no longer wait."""
+        for position in positions:
+            self.discard(position)
+
+    def move(self, slot: int) -> None:
+        """The slot's place has changed."""
+        old = self._homes.get(slot)
+        if old is None:
+            return
+        place = self._place(slot)
+        new = self._sets.setdefault(place, SortedSet())
+        if new is old:
+            return
+        mine = [position for position in old if self._slots[position] == slot]
+        old.difference_update(mine)
+        new.update(mine)
+        self._homes[slot] = new
+        if slot in self._sets and not self._sets[slot]:
+            del self._sets[slot]
+
+    def place_all(self) -> None:
+        """The places of many slots have changed."""
+        self._sets = {}
+        self._homes = {}
+        places: dict[WaitingPlace, list[Position]] = {}
+        where = {slot: self._place(slot) for slot in self._counts}
+        for position, slot in self._slots.items():
+            places.setdefault(where[slot], []).append(position)
+        for place, positions in places.items():
+            self._sets[place] = SortedSet(positions)
+        for slot, place in where.items():
+            self._homes[slot] = self._sets[place]
+
+    def clear(self) -> None:
+        """Nothing waits."""
+        for kept in (self._slots, self._counts, self._homes, self._sets):
+            kept.clear()
 
 
 class KeySharedDispatcher(SharedDispatcher):

@@ -20,12 +20,14 @@ All this reaches the storage as acknowledgements only. So a crash loses at most 
 A durable subscription expires when it has had no consumer for `subscription_expiration_time_minutes`. It is then
 deleted as if a client had unsubscribed. When the topic closes, the time since which a subscription is idle is stored
 with its cursor, where it can expire. After a crash the time begins again, so no subscription expires too early.
+
+What is measured of a topic's backlog, and the place from which it is small enough. Pure.
 """
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from math import floor
-from typing import Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 from ...protocol.entries import parse_metadata
 from ...protocol.errors import (
@@ -39,16 +41,58 @@ from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.gone import GONE
+from ...storage.managed.chain import LedgerInfo
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..policies.backlog_quota import BacklogQuota, QuotaPolicy, QuotaType
 from ..policies.effective import EffectivePolicies
 from ..policies.inactive_topics import InactiveTopicDeleteMode
-from .backlog import measure, place_with_bytes_behind
 from .checks import Check, TopicChecks, Work
 from .inactivity import Inactivity, UsedTopic
 
 logger = logging.getLogger(__name__)
+
+
+class BacklogOf(Protocol):
+    """A durable cursor."""
+
+    @property
+    def backlog_entries(self) -> int: ...
+    @property
+    def backlog_bytes(self) -> int: ...
+    @property
+    def first_unacknowledged(self) -> Position: ...
+
+
+class Backlog(NamedTuple):
+    """Of the slowest durable subscription: its size, and the first entry that it has not acknowledged.
+
+    A topic where every subscription has acknowledged everything has none (`first` is None), whatever its ledgers hold.
+    """
+
+    size_bytes: int
+    first: Position | None
+
+
+def measure(cursors: Iterable[BacklogOf]) -> Backlog:
+    """The backlog of a topic."""
+    behind = [one for one in cursors if one.backlog_entries > 0]
+    if not behind:
+        return Backlog(0, None)
+    return Backlog(max(one.backlog_bytes for one in behind), min(one.first_unacknowledged for one in behind))
+
+
+def place_with_bytes_behind(infos: Sequence[LedgerInfo], size_bytes: int) -> Position | None:
+    """The first of the newest entries that have this size together, at most. Entries of one ledger count as equally
+    large. None if that is all of them."""
+    left = size_bytes
+    for info in reversed(infos):
+        if info.size_bytes > left:
+            kept = floor(info.entries * left / info.size_bytes)
+            return (info.ledger_id, info.entries - kept)
+        left -= info.size_bytes
+    return None
+
 
 EVICTION_SHARE = 0.9
 """Pulsar's: a backlog that is too large is reduced to this share of its quota."""

@@ -4,17 +4,143 @@ Topics are named in full. Each method raises ServiceUnitNotReady for a topic tha
 caller asks the coordinator again.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
-from ...runtime.rpc.contract import method
+from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
+from .contracts_coordinator import Point as Point
 from .contracts_coordinator import TopicGrant
-from .contracts_messages import MessageContract
-from .contracts_schemas import SchemaContract
-from .contracts_topics import Point as Point
 from .permissions import ADMIN, COORDINATOR, READER
+
+ANALYSIS_TIMEOUT_S = 130.0
+
+
+class StoredEntry(NamedTuple):
+    """An entry of a topic, as its producer sent it."""
+
+    ledger: int
+    entry: int
+    data: bytes
+
+
+class EntryPosition(NamedTuple):
+    """The place of an entry, (−1, −1) for none."""
+
+    ledger: int
+    entry: int
+
+
+@dataclass(frozen=True)
+class BacklogAnalysis:
+    """What a read of a subscription's backlog has found; `aborted` says that it ended at a bound.
+
+    `first` and `last` are the places of the first and the last entry, (−1, −1) for none.
+    """
+
+    entries: int
+    messages: int
+    aborted: bool
+    first: EntryPosition
+    last: EntryPosition
+
+
+class MessageContract(Contract):
+    """What a broker offers about messages of the topics that it owns: end a topic, pass messages over, look at some."""
+
+    @method(ADMIN)
+    async def terminate(self, *, topic: str) -> EntryPosition:
+        """Let a topic take no message from now on, for ever. Returns the place of its last entry."""
+        ...
+
+    @method(ADMIN)
+    async def truncate(self, *, topic: str) -> None:
+        """Acknowledge the backlog of every subscription, and delete what is no longer needed."""
+        ...
+
+    @method(ADMIN)
+    async def skip(self, *, topic: str, subscription: str, entries: int) -> None:
+        """Acknowledge the next entries of a subscription. Raises SubscriptionNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def peek(self, *, topic: str, subscription: str, number: int) -> StoredEntry:
+        """An entry of the backlog of a subscription, from 1. Raises SubscriptionNotFound, NoSuchEntry."""
+        ...
+
+    @method(ADMIN)
+    async def examine(self, *, topic: str, number: int, from_latest: bool = False) -> StoredEntry:
+        """An entry of a topic, from 1, counted from its first or its last one. Raises NoSuchEntry."""
+        ...
+
+    @method(ADMIN)
+    async def entry_at(self, *, topic: str, ledger: int, entry: int) -> StoredEntry:
+        """An entry of a topic. Raises NoSuchEntry."""
+        ...
+
+    @method(ADMIN)
+    async def bytes_after(self, *, topic: str, ledger: int, entry: int) -> int:
+        """How many bytes a topic stores behind an entry."""
+        ...
+
+    @method(ADMIN)
+    async def find_entry(self, *, topic: str, publish_time_ms: int) -> EntryPosition:
+        """Where the first entry is that was published then or later, else where the next one will be."""
+        ...
+
+    @method(ADMIN)
+    async def trim(self, *, topic: str) -> None:
+        """Delete the ledgers that no cursor, no reader and no retention needs."""
+        ...
+
+    @method(ADMIN, timeout_s=ANALYSIS_TIMEOUT_S)
+    async def analyze_backlog(
+        self, *, topic: str, subscription: str, position: list[int] | None = None
+    ) -> BacklogAnalysis:
+        """Read the backlog of a subscription, from a place on, and count. Raises SubscriptionNotFound."""
+        ...
+
+
+@dataclass(frozen=True)
+class SchemaRow:
+    """One version of a topic's schema. `type` is the number of Pulsar's protocol."""
+
+    version: int
+    type: int
+    data: bytes
+    created_ms: int
+    properties: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class SchemaContract(Contract):
+    """What any broker offers to the admin about schemas: it reads and writes them wherever their topic is."""
+
+    @method(ADMIN)
+    async def schemas(self, *, topic: str) -> list[SchemaRow]:
+        """The versions since the last deletion, oldest first."""
+        ...
+
+    @method(ADMIN)
+    async def put_schema(self, *, topic: str, type: int, data: bytes, properties: dict[str, str]) -> int:
+        """Add a schema and return its version. Raises IncompatibleSchema, TopicNotFound (no such namespace)."""
+        ...
+
+    @method(ADMIN)
+    async def find_schema(self, *, topic: str, type: int, data: bytes) -> int:
+        """The version that has exactly this definition, −1 for none."""
+        ...
+
+    @method(ADMIN)
+    async def check_schema(self, *, topic: str, type: int, data: bytes, properties: dict[str, str]) -> str:
+        """The strategy by which the topic may get a schema. Raises IncompatibleSchema."""
+        ...
+
+    @method(ADMIN)
+    async def delete_schemas(self, *, topic: str, force: bool = False) -> int:
+        """Delete all versions and return the version of the deletion. Raises TopicNotFound (no such namespace)."""
+        ...
+
 
 PIN_TTL_DEFAULT_S = 600.0
 RELEASE_TIMEOUT_S = 5.0

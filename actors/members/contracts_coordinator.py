@@ -7,15 +7,220 @@ It creates, changes and deletes nothing.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ...protocol.cluster_status import ClusterView, MemberData, rpc_address
+from ...protocol.cluster_status import ClusterView, DesiredView, MemberData, rpc_address
 from ...protocol.load_figures import ClusterLoad, LoadReport
 from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata.contract import MetadataContract
-from .contracts_desired import DesiredContract
-from .contracts_namespaces import NamespaceContract, NamespacePolicies, PolicyPage
-from .contracts_topics import Point, TopicChange, TopicListContract
 from .permissions import ADMIN, BOOKIE, BROKER, COORDINATOR, MEMBERS, READER
+
+
+class DesiredContract(Contract):
+    """What the coordinator offers about what should run. A part of `CoordinatorContract`.
+
+    Members have ids such as `broker-2`.
+    """
+
+    @method(ADMIN)
+    async def desired_state(self) -> DesiredView:
+        """Which brokers and bookies should run, and how far those that drain have come. Raises ClusterError."""
+        ...
+
+    @method(ADMIN)
+    async def scale(self, *, brokers: int | None = None, bookies: int | None = None) -> DesiredView:
+        """Run so many; None leaves a role as it is. Raises NotAllowedError, ClusterError."""
+        ...
+
+    @method(ADMIN)
+    async def drain(self, *, member: str) -> DesiredView:
+        """Have a member give up what it has, and end. Raises NoSuchKey, NotAllowedError, ClusterError."""
+        ...
+
+    @method(ADMIN)
+    async def undrain(self, *, member: str) -> DesiredView:
+        """Have a member stay after all. Raises NoSuchKey, ClusterError."""
+        ...
+
+
+NAMESPACE_DELETE_TIMEOUT_S = 120.0
+
+
+class NamespacePolicies(NamedTuple):
+    """The policies of a namespace or a topic by name, and the version of its record. `policies` None: it has no record.
+
+    `namespace` is the name: `tenant/namespace`, or the full name of a topic, which has `://` in it.
+    """
+
+    namespace: str
+    version: int
+    policies: dict[str, object] | None
+
+
+@dataclass(frozen=True)
+class PolicyPage:
+    """A part of all namespaces and topics that have policies, and whether more follow."""
+
+    items: list[NamespacePolicies]
+    more: bool
+
+
+class NamespaceContract(Contract):
+    """What the coordinator offers about tenants, namespaces and policies. A part of `CoordinatorContract`."""
+
+    @method(ADMIN)
+    async def namespaces(self, *, tenant: str) -> list[str]:
+        """Raises NoSuchKey for a missing tenant."""
+        ...
+
+    @method(BROKER | ADMIN)
+    async def namespace(self, *, namespace: str) -> NamespacePolicies:
+        """The policies of a namespace. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def create_namespace(
+        self, *, namespace: str, policies: dict[str, object] | None = None, properties: dict[str, str] | None = None
+    ) -> None:
+        """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName, InvalidConfiguration (a wrong policy)."""
+        ...
+
+    @method(ADMIN)
+    async def namespace_properties(self, *, namespace: str) -> dict[str, str]:
+        """What an administrator has noted of a namespace. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def change_namespace_properties(
+        self, *, namespace: str, put: dict[str, str], remove: list[str] | None = None, clear: bool = False
+    ) -> None:
+        """Add properties, and remove some, or all others. Raises TopicNotFound, InvalidConfiguration (too much)."""
+        ...
+
+    @method(ADMIN)
+    async def set_policy(self, *, namespace: str, policy: str, value: object = None) -> None:
+        """Set one policy of a namespace, by its name in the table of policies; None takes the value away.
+
+        Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong value).
+        """
+        ...
+
+    @method(ADMIN, timeout_s=NAMESPACE_DELETE_TIMEOUT_S)
+    async def delete_namespace(self, *, namespace: str, force: bool = False) -> None:
+        """Delete a namespace; with `force` also its topics, with all that they store.
+
+        Raises TopicNotFound; NotAllowedError while it has topics, unless forced; ServiceUnitNotReady: it takes long and
+        goes on.
+        """
+        ...
+
+    @method(ADMIN)
+    async def tenants(self) -> list[str]:
+        """Names of all tenants."""
+        ...
+
+    @method(ADMIN)
+    async def tenant(self, *, tenant: str) -> dict[str, object]:
+        """The record of a tenant. Raises NoSuchKey."""
+        ...
+
+    @method(ADMIN)
+    async def put_tenant(self, *, tenant: str, record: dict[str, object], create: bool = True) -> None:
+        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
+        ...
+
+    @method(ADMIN, timeout_s=NAMESPACE_DELETE_TIMEOUT_S)
+    async def delete_tenant(self, *, tenant: str, force: bool = False) -> None:
+        """Delete a tenant; with `force` also its namespaces, with all that is in them.
+
+        Raises NoSuchKey; NotAllowedError while it has namespaces; ServiceUnitNotReady: it takes long and goes on.
+        """
+        ...
+
+    @method(BROKER)
+    async def policies(self, *, after: str) -> PolicyPage:
+        """Namespaces and topics that have policies and whose names are greater than `after`."""
+        ...
+
+    @method(BROKER | ADMIN)
+    async def topic_policies(self, *, topic: str) -> NamespacePolicies:
+        """What is set for a topic. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def set_topic_policy(self, *, topic: str, policy: str, value: object = None) -> None:
+        """Set one policy of a topic; None takes the value away.
+
+        Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong value), NotAllowedError (a partition, or
+        a topic without a record), ServiceUnitNotReady (it is being deleted).
+        """
+        ...
+
+
+Point = str | int | list[int]
+"""A place in a topic: "earliest", "latest", `[ledger, entry]`, or milliseconds since the epoch (publish time)."""
+
+
+class TopicRecord(NamedTuple):
+    """A topic by its full name, and how many partitions it has, 0: plain."""
+
+    topic: str
+    partitions: int
+
+
+class TopicChange(NamedTuple):
+    """A topic that was created or got more partitions. `partitions` None: it was deleted."""
+
+    topic: str
+    partitions: int | None
+
+
+@dataclass(frozen=True)
+class TopicPage:
+    """A part of a namespace's persistent topics, and whether more follow.
+
+    `number` is that of the last change that is in it. Changes with a greater number came later.
+    """
+
+    number: int
+    items: list[TopicRecord]
+    more: bool
+
+
+class TopicListContract(Contract):
+    """What the coordinator offers about the topics of a namespace: a list, and news of what changes. A part of
+    `CoordinatorContract`.
+    """
+
+    @method(ADMIN)
+    async def topic_properties(self, *, topic: str) -> dict[str, str]:
+        """What an administrator has noted of a topic. Raises TopicNotFound."""
+        ...
+
+    @method(ADMIN)
+    async def change_topic_properties(
+        self, *, topic: str, put: dict[str, str], remove: list[str] | None = None
+    ) -> None:
+        """Add properties, and remove some. Raises TopicNotFound, NotAllowedError, InvalidConfiguration (too much)."""
+        ...
+
+    @method(BROKER | ADMIN)
+    async def topic_records(self, *, namespace: str, after: str = "", limit: int = 1000) -> list[TopicRecord]:
+        """A page of a namespace's topics, behind the name `after`. Raises TopicNotFound."""
+        ...
+
+    @method(BROKER)
+    async def watch_topics(self, *, namespace: str, after: str = "") -> TopicPage:
+        """Tell this connection of topics that are created and deleted in a namespace, from now on.
+
+        Answers a page of the persistent topics behind the name `after`; none for a missing namespace.
+        """
+        ...
+
+    @method(BROKER)
+    async def unwatch_topics(self, *, namespace: str) -> None:
+        """Tell this connection nothing more about the topics of a namespace."""
+        ...
+
 
 STATUS_TIMEOUT_S = 5.0
 UNLOAD_TIMEOUT_S = 60.0

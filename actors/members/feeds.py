@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from ...storage.metadata.slot_rows import SlotRows
-from .contracts_namespaces import NamespacePolicies
-from .contracts_topics import TopicChange
+from .contracts_coordinator import NamespacePolicies, TopicChange
 
 TOPICS_MAX = 100_000
 

@@ -31,7 +31,7 @@ from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
-from .contracts_topics import TopicChange
+from .contracts_coordinator import TopicChange
 
 if TYPE_CHECKING:
     from .coordinator_link import CoordinatorClient

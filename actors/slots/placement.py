@@ -32,25 +32,291 @@ ends when its slot gets another owner, or when its topic is deleted. If its owne
 
 Failed metadata writes are tried again with back-off as long as the coordinator is active. An unexpected error ends one
 round, never the task.
+
+What placement is given: the brokers that it asks about, and what it is to look at.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady
-from ...protocol.slots import page_of, slot_of, slots_of_page
+from ...protocol.names import ROLE_BROKER
+from ...protocol.slots import PAGES, page_of, slot_of, slots_of_page
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
+from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.slot_rows import EXCEPTIONS_PER_PAGE_MAX, SlotEntry, SlotOwner, SlotRows
-from .pages import SlotPages
-from .wishes import SlotWishes
-from .work import BrokerSessions, SlotWork
+from ...storage.metadata.slot_rows import EPOCH_SHIFT, EXCEPTIONS_PER_PAGE_MAX, SlotEntry, SlotOwner, SlotPage, SlotRows
+from ...storage.metadata.store import Write
+from .table import SlotTable
 
 logger = logging.getLogger(__name__)
+
+
+class LiveBroker(Protocol):
+    """A broker with a session."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def incarnation(self) -> str: ...
+
+
+class BrokerSessions(Protocol):
+    """What placement asks about brokers."""
+
+    @property
+    def in_grace(self) -> bool:
+        """Whether a missing broker may simply not have come back yet."""
+        ...
+
+    def takers(self) -> Sequence[LiveBroker]:
+        """Those that slots may go to: not those that are being drained, as long as there are others."""
+        ...
+
+    def is_alive(self, role: str, node_id: str, incarnation: str) -> bool: ...
+    def has_ended(self, node_id: str, incarnation: str) -> bool: ...
+
+
+class SlotWork:
+    """Slots and topics that are to be looked at, each once, in the order in which they were named first."""
+
+    def __init__(self) -> None:
+        self.slots: dict[int, None] = {}
+        self.topics: dict[str, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.slots or self.topics)
+
+    def add(self, slots: Iterable[int], topics: Iterable[str]) -> None:
+        self.slots.update(dict.fromkeys(slots))
+        self.topics.update(dict.fromkeys(topics))
+
+
+class SlotPages:
+    """The stored pages of slots, and the table that is what they say.
+
+    States of a page: *certain* (the table has what the store has) → *under way* (a write was sent) → certain, by the
+    answer; or *doubtful*, when the answer was an error or stayed out. A doubt ends with `end_doubts`: the page is read
+    again. If it still has the version from before, it is written again as it is. The new version keeps a late write
+    from landing.
+
+    Only one of `read`, `write` and `end_doubts` may be under way; the caller sees to that. What each changes in the
+    table is told under the next number, in the step in which the table changes. Nothing is told that is not stored.
+
+    `tell(number, changes)` is told of every change.
+    """
+
+    def __init__(self, store: EpochMetadataStore, slots: int, tell: Callable[[int, SlotRows], None]) -> None:
+        self.table = SlotTable(slots)
+        self.number = 0
+        """Of the last change that was told."""
+        self.certain = asyncio.Event()
+        """Set by the caller when no page is doubtful and nothing is to be repeated; cleared here by each write."""
+        self.certain.set()
+        self._store = store
+        self._tell = tell
+        self._versions: list[int | None] = [None] * PAGES
+        self._doubtful: dict[int, None] = {}
+        self._next_epoch = store.epoch << EPOCH_SHIFT
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether the table may not be what the store says."""
+        return bool(self._doubtful)
+
+    def take_epoch(self) -> int:
+        """Greater than every epoch before, of this coordinator and of all before it."""
+        self._next_epoch += 1
+        return self._next_epoch
+
+    async def read(self) -> None:
+        """Read all pages, as the first thing: no write of an earlier coordinator can land since this one took office.
+
+        Raises MetadataUnavailable, MetadataError (a page cannot be decoded).
+        """
+        await self._read(range(PAGES))
+
+    async def write(self, entries: Mapping[int, SlotEntry], exceptions: Mapping[str, SlotEntry]) -> None:
+        """Store these owners, page by page in one transaction. An exception without owner ends.
+
+        Pages that could not be written are doubtful then. Raises what the store raises: then all of them are.
+        """
+        own: dict[int, dict[int, SlotEntry]] = {}
+        alone: dict[int, dict[str, SlotEntry]] = {}
+        for slot, entry in entries.items():
+            own.setdefault(page_of(slot, self.table.slots), {})[slot] = entry
+        for topic, entry in exceptions.items():
+            slot = slot_of(TopicName.parse(topic), self.table.slots)
+            alone.setdefault(page_of(slot, self.table.slots), {})[topic] = entry
+        numbers = dict.fromkeys((*own, *alone))
+        await self._write([self.table.page(one, own.get(one, {}), alone.get(one, {})) for one in numbers])
+
+    async def end_doubts(self) -> None:
+        """See the module. Raises what the store raises; there may be doubts left, and it is to be called again."""
+        same = await self._read(list(self._doubtful))
+        self._versions = [same.get(number, version) for number, version in enumerate(self._versions)]
+        if same:
+            await self._write([self.table.page(number, {}, {}) for number in same])
+
+    async def _write(self, pages: Sequence[SlotPage]) -> None:
+        changes = _TableChanges(self.table)
+        self._doubtful.update(dict.fromkeys(page.number for page in pages))
+        self.certain.clear()
+        results = await self._store.write_many(
+            [Write(metadata_keys.slot_page(page.number), page.pack(), self._versions[page.number]) for page in pages]
+        )
+        for page, result in zip(pages, results, strict=True):
+            if isinstance(result, MagnetarError):
+                logger.warning("page %d of the slots could not be written and is read again: %s", page.number, result)
+            else:
+                self._stored(page, result, changes)
+        self._finish(changes)
+
+    async def _read(self, numbers: Iterable[int]) -> dict[int, int | None]:
+        """Take over what the store says about these pages. Returns those that are as they were, with their version."""
+        wanted = list(numbers)
+        records = await self._store.get_many([metadata_keys.slot_page(number) for number in wanted])
+        changes, same = _TableChanges(self.table), dict[int, int | None]()
+        try:
+            for number, record in zip(wanted, records, strict=True):
+                if record is not None and record.version != self._versions[number]:
+                    self._stored(SlotPage.unpack(record.value, number, self.table.slots), record.version, changes)
+                else:
+                    same[number] = record.version if record is not None else None
+        finally:  # also of a page that cannot be decoded: what came before it is in the table
+            self._finish(changes)
+        return same
+
+    def _stored(self, page: SlotPage, version: int, changes: "_TableChanges") -> None:
+        self._versions[page.number] = version
+        self._doubtful.pop(page.number, None)
+        for one in changes.take(page):
+            self._next_epoch = max(self._next_epoch, one.epoch)
+
+    def _finish(self, changes: "_TableChanges") -> None:
+        if changes.entries or changes.exceptions:
+            self.number += 1
+            self._tell(self.number, SlotRows(changes.entries, changes.exceptions))
+
+
+class _TableChanges:
+    """What one write or read of several pages changes in the table."""
+
+    def __init__(self, table: SlotTable) -> None:
+        self.entries: dict[int, SlotEntry] = {}
+        self.exceptions: dict[str, SlotEntry] = {}
+        self._table = table
+
+    def take(self, page: SlotPage) -> Iterable[SlotEntry]:
+        """Make a page the present one. Returns its new entries."""
+        rows = self._table.take(page)
+        self.entries.update(rows.entries)
+        self.exceptions.update(rows.exceptions)
+        return (*rows.entries.values(), *rows.exceptions.values())
+
+
+class SlotWishes:
+    """What slots and topics shall do beside having a live owner, and the brokers that follow from all of that.
+
+    Nothing is changed here but the wishes: `placement` stores what is chosen.
+    """
+
+    def __init__(self, table: SlotTable, membership: BrokerSessions) -> None:
+        self.held: dict[int, int] = {}
+        """Slots that stay as they are for now, and how many demand that."""
+        self.forced: dict[int, str | None] = {}
+        """Slots that shall leave their owner, for a broker or for any other (None)."""
+        self.moves: dict[str, str | None] = {}
+        """Topics that shall move alone, to a broker or to any other (None)."""
+        self.ended: dict[str, None] = {}
+        """Deleted topics, whose exceptions shall end."""
+        self._table = table
+        self._membership = membership
+
+    def choose_slots(self, slots: Iterable[int], brokers: Mapping[str, str], waiting: SlotWork) -> dict[int, str]:
+        """Brokers for slots whose owner has ended, or that shall leave theirs. What has to wait goes to `waiting`."""
+        targets: dict[int, str] = {}
+        to_place: dict[int, None] = {}
+        leaving: dict[str, dict[int, None]] = {}
+        for slot in slots:
+            current = self._table.get(slot)
+            if slot in self.held:
+                continue  # `unhold` names it again
+            owner = current.owner
+            if owner is not None and self.is_settled(current):
+                if slot in self.forced:
+                    target = self.forced[slot]
+                    if target is not None and target in brokers:
+                        targets[slot] = target
+                    elif [*brokers] == [owner.broker]:
+                        targets[slot] = owner.broker  # under a new epoch, which ends the release
+                    else:
+                        leaving.setdefault(owner.broker, {})[slot] = None
+            elif not brokers or (owner is not None and self._may_come_back(owner)):
+                waiting.add((slot,), ())
+            else:
+                to_place[slot] = None
+        names = list(brokers)
+        if to_place:
+            targets |= self._table.place(to_place, names)
+        for broker, moving in leaving.items():
+            targets |= self._table.place(moving, [name for name in names if name != broker])
+        return targets
+
+    def choose_topics(
+        self, topics: Iterable[str], targets: Mapping[int, str], brokers: Mapping[str, str], waiting: SlotWork
+    ) -> dict[str, str | None]:
+        """Brokers for topics that move alone, and for exceptions whose owner has ended. None: it is no exception."""
+        chosen: dict[str, str | None] = {}
+        for topic in topics:
+            name = TopicName.parse(topic)
+            slot = slot_of(name, self._table.slots)
+            current, home = self._table.entry_of(name), self._table.get(slot)
+            if topic in self.ended:
+                chosen[topic] = None
+            elif slot in self.held or not brokers:
+                waiting.add((), (topic,))
+            elif topic in self.moves:
+                owner = current.owner.broker if current.owner is not None else None
+                others = sorted(broker for broker in brokers if broker != owner)
+                wanted = self.moves[topic]
+                if wanted is not None and wanted in brokers:
+                    chosen[topic] = wanted
+                elif others:
+                    counts = self._table.counts()
+                    chosen[topic] = min(others, key=lambda broker: (counts[broker], broker))
+                else:
+                    chosen[topic] = next(iter(brokers))  # under a new epoch, which ends the release
+            elif self._table.exception(name) is None or slot in targets or self.is_settled(current):
+                continue  # none, ended by its slot's new owner, or nothing to do
+            elif current.owner is not None and self._may_come_back(current.owner):
+                waiting.add((), (topic,))
+            elif home.owner is not None and home.owner.broker in brokers:
+                chosen[topic] = home.owner.broker
+            else:
+                waiting.add((), (topic,))
+        return chosen
+
+    def may_move(self, slot: int) -> bool:
+        """Whether a slot may be about to move: it is held, or shall leave its owner and has not yet.
+
+        Its owner gets no grants: it has released the slot, and would open topics that the next one is about to fence.
+        """
+        return slot in self.held or slot in self.forced
+
+    def is_settled(self, entry: SlotEntry) -> bool:
+        """Whether its owner is alive."""
+        owner = entry.owner
+        return owner is not None and self._membership.is_alive(ROLE_BROKER, owner.broker, owner.incarnation)
+
+    def _may_come_back(self, owner: SlotOwner) -> bool:
+        return self._membership.in_grace and not self._membership.has_ended(owner.broker, owner.incarnation)
+
 
 RETRY_INITIAL_S = 0.02
 RETRY_MAX_S = 1.0

@@ -68,7 +68,7 @@ from ...runtime.gone import GONE
 from ...runtime.settings.declarations import Settings
 from ...runtime.transitions import check_transition
 from ...storage.managed.cursor import Cursor
-from ...storage.managed.cursor_record import CursorKind
+from ...storage.managed.cursor_storage import CursorKind
 from ...storage.managed.managed_ledger import ManagedLedger
 from ..policies.effective import EffectivePolicies
 from .producer import Publish

@@ -8,12 +8,11 @@ from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
-from ..dispatch.active_consumer import ActiveConsumerNews
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.delay_gate import Delays
 from ..dispatch.dispatcher import CursorView, Dispatcher, Limits
 from ..dispatch.exclusive import ExclusiveDispatcher
-from ..dispatch.failover import FailoverDispatcher, FailoverTopic, HeldTopics
+from ..dispatch.failover import ActiveConsumerNews, FailoverDispatcher, FailoverTopic, HeldTopics
 from ..dispatch.hash_ranges import HashRing, SplitRanges, StickyRanges
 from ..dispatch.key_shared import KeySharedDispatcher
 from ..dispatch.shared_chunks import ChunkedSharedDispatcher

@@ -30,8 +30,8 @@ from ..keeping.checks import TopicChecks
 from ..keeping.inactivity import Inactivity
 from ..policies.effective import EffectivePolicies
 from .batch_index_acks import PartOfBatch
-from .client_bounds import check_new_consumer
 from .dispatchers import new_dispatcher
+from .persistent import check_new_consumer
 from .producer import AttachedProducer
 from .publishing import Publishing
 from .stages import publish_stages

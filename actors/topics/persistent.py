@@ -4,6 +4,10 @@
 
 Left to others: what is stored (managed ledger), the way of an entry (publishing), who gets what (subscription), whose
 topic it is (registry).
+
+Which consumers and how many, and how many subscriptions a topic takes: Pulsar's bounds and refusals. 0 is no bound.
+
+What is there already when a bound is lowered stays. Producers are counted by `publishing`.
 """
 
 import asyncio
@@ -11,17 +15,19 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Protocol
 
 from ...protocol.entries import is_batch, is_marker, parse_metadata
 from ...protocol.errors import (
     ConditionFailed,
+    ConsumerBusy,
     MagnetarError,
     NoSuchEntry,
     NotAllowedError,
     ServiceUnitNotReady,
     SubscriptionNotFound,
 )
-from ...protocol.message_id import Position, WireMessageId
+from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position, WireMessageId
 from ...protocol.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topic_figures import CursorFigures, LedgerFigures, StorageFigures, TopicFigures
@@ -40,11 +46,11 @@ from ..dispatch.failover import FailoverTopic, HeldTopics
 from ..keeping.topic_keeping import TopicKeeping
 from ..policies.backlog_quota import QuotaType
 from ..policies.effective import EffectivePolicies
+from ..policies.subscription_types import SubscriptionType
 from ..rates.dispatch import DispatchRates
 from .batch_index_acks import PartOfBatch
-from .client_bounds import check_new_consumer, check_new_subscription
 from .deduplication import Deduplication
-from .positions import first_published, resolve, start_position
+from .dispatchers import type_name
 from .publishing import TERMINAL_ERRORS, Publishing
 from .stages import publish_stages
 from .subscription import Subscription, let_go
@@ -52,6 +58,85 @@ from .subscription_members import SubscriptionMembers
 from .topic import DRAIN_TIMEOUT_S, CommonState, SubscriptionStart, TopicLife, TopicState
 
 logger = logging.getLogger(__name__)
+
+
+def resolve(ledger: ManagedLedger, position: Position, *, compacted: bool = False) -> Position:
+    """The position to read from for one that a client gave. A reader of the compacted ledger may begin in front of what
+    the log still has."""
+    last = ledger.last_confirmed
+    if position > last:
+        return ledger.next_position(last)
+    if compacted and position <= ledger.compacted.horizon:
+        return max(position, (0, 0))
+    return max(position, ledger.first_position)
+
+
+async def first_published(ledger: ManagedLedger, publish_time_ms: int, *, compacted: bool = False) -> Position:
+    """The first entry that was published then or later, else the place of the next one to come."""
+    found = await ledger.compacted.find_by_publish_time(publish_time_ms) if compacted else None
+    return found or await ledger.find_by_publish_time(publish_time_ms)
+
+
+async def start_position(ledger: ManagedLedger, start: SubscriptionStart, *, durable: bool, now_ms: int) -> Position:
+    """The first position that a new subscription delivers. Raises what reading the ledger raises."""
+    compacted = start.compacted
+    if start.position is not None:
+        return resolve(ledger, start.position, compacted=compacted)
+    if start.publish_time_ms is not None:
+        return await first_published(ledger, start.publish_time_ms, compacted=compacted)
+    if start.rollback_s > 0:
+        return await first_published(ledger, now_ms - start.rollback_s * 1000, compacted=compacted)
+    message_id = start.start_message_id
+    if message_id is not None and not durable:
+        if message_id.position <= ledger.next_position(ledger.last_confirmed):
+            return resolve(ledger, message_id.position, compacted=compacted)
+    return resolve(ledger, EARLIEST_POSITION if start.earliest else LATEST_POSITION, compacted=compacted)
+
+
+class BoundedTopic(Protocol):
+    """What is counted."""
+
+    @property
+    def name(self) -> TopicName: ...
+    @property
+    def policies(self) -> EffectivePolicies: ...
+    @property
+    def subscriptions(self) -> Mapping[tuple[str, bool], SubscriptionMembers]: ...
+
+
+def check_new_subscription(topic: BoundedTopic, *, durable: bool) -> None:
+    """Raise NotAllowedError when the topic has as many durable subscriptions as it may have."""
+    bound = topic.policies.max_subscriptions_per_topic
+    if durable and 0 < bound <= sum(is_durable for _, is_durable in topic.subscriptions):
+        raise NotAllowedError(
+            f"{topic.name.full} has {bound} subscriptions, as many as it may have: delete one, or raise "
+            "maxSubscriptionsPerTopic"
+        )
+
+
+def check_subscription_type(topic: BoundedTopic, subscription_type: int) -> None:
+    """Raise NotAllowedError for a type of subscriptions that the topic's policies do not enable."""
+    name = type_name(subscription_type)
+    if SubscriptionType(name) not in topic.policies.subscription_types_enabled:
+        raise NotAllowedError(
+            f"{topic.name.full} takes no {name} subscriptions: use another type, or add {name} to "
+            "subscriptionTypesEnabled"
+        )
+
+
+def check_new_consumer(topic: BoundedTopic, subscription: SubscriptionMembers) -> None:
+    """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
+    policies = topic.policies
+    if 0 < policies.max_consumers_per_topic <= sum(len(one.consumers) for one in topic.subscriptions.values()):
+        raise ConsumerBusy(
+            f"{topic.name.full} has as many consumers as it may have: close one, or raise maxConsumersPerTopic"
+        )
+    if 0 < policies.max_consumers_per_subscription <= len(subscription.consumers):
+        raise ConsumerBusy(
+            f"subscription {subscription.name} of {topic.name.full} has as many consumers as it may have: close one, "
+            "or raise maxConsumersPerSubscription"
+        )
+
 
 PREPARE_TRIES_MAX = 20
 RANGES_SHOWN_MAX = 1000

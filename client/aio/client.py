@@ -1,13 +1,17 @@
-"""The asyncio face of the client."""
+"""The asyncio face of the client.
+
+The asyncio face of a consumer whose acknowledgements wait for the broker's receipt.
+"""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from ...protocol.errors import AlreadyClosed, OperationNotSupported
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ..consuming.message import Message
+from ..consuming.topic_consumer import receipts
 from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
@@ -37,9 +41,28 @@ from ..producing.topic_producer import TopicProducer
 from .consumer import AsyncConsumer
 from .producer import AsyncProducer
 from .reader import AsyncReader, TopicReader
-from .receipt_consumer import AsyncReceiptConsumer
 from .schema_producer import producer_face
 from .table_view import AsyncTableView
+
+
+class AsyncReceiptConsumer(AsyncConsumer):
+    """What `AsyncClient.subscribe` makes with `ack_receipt_enabled`. Tasks that acknowledge together share a command.
+
+    Each call also raises what keeps the broker from storing the acknowledgement: its error, ConnectionClosed, or
+    Timeout. The message is then delivered again.
+    """
+
+    async def acknowledge(self, message: Message | MessageId) -> None:
+        self._consumer.acknowledge(message)
+        await receipts(self._consumer)
+
+    async def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
+        self._consumer.acknowledge_many(messages)
+        await receipts(self._consumer)
+
+    async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        self._consumer.acknowledge_cumulative(message)
+        await receipts(self._consumer)
 
 
 class AsyncClient:

@@ -1,7 +1,7 @@
 """What listeners of both faces have in common: refusals, and what is logged when the application's function fails.
 
 A listener gets the messages of one consumer or reader, one at a time and in the order of the receive queue. The
-blocking face calls it on a thread (`blocking/receiving.py`), the asyncio face in a task (`aio/listening.py`). The
+blocking face calls it on a thread (`blocking/receiving.py`), the asyncio face in a task (`LoopListener`). The
 client never acknowledges for it: a message whose listener fails stays unacknowledged.
 """
 

@@ -7,13 +7,21 @@ a chunk that was stored twice, discarded and compacted messages, and keys of oth
 for something that will not be delivered. What the broker itself passes over moves the subscription's position there,
 which it is asked for again now and then. Messages are acknowledged as they are taken, so that the broker keeps no
 backlog.
+
+Ranges of key hashes: which messages a reader of some of them wants.
+
+The hash is Pulsar's for sticky keys: Murmur3 of the key, modulo 65,536. The key is the ordering key, else the partition
+key, else the producer's name and the sequence id.
 """
 
 import asyncio
+import base64
+import binascii
 from collections.abc import Sequence
 from functools import partial
 
 from ...protocol.errors import OperationNotSupported, Timeout
+from ...protocol.hashing import murmur3_32
 from ...runtime.backoff import Backoff
 from ...runtime.tasks import together
 from ..consuming.message import Message
@@ -22,11 +30,33 @@ from ..consuming.start_filter import StartFilter
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
 from ..core.configuration import ConsumerConfiguration, InitialPosition, ReaderConfiguration
 from ..core.context import Core
+from ..core.key_shared_policy import HASHES
 from ..core.message_id import MessageId
 from .consumer import AsyncConsumer
 from .facts import state_text
-from .hash_ranges import key_hash
 from .listeners import reader_has_listener
+
+
+def key_hash(message: Message) -> int:
+    """The hash that places a message."""
+    return murmur3_32(_sticky_key(message)) % HASHES
+
+
+def _sticky_key(message: Message) -> bytes:
+    ordering_key = message.ordering_key()
+    if ordering_key:
+        return ordering_key.encode("utf-8", "surrogateescape")
+    key = message.partition_key()
+    if key:
+        single = message[3]
+        if single is not None and single.partition_key_b64_encoded:
+            try:
+                return base64.b64decode(key)
+            except binascii.Error:
+                return key.encode()
+        return key.encode()
+    return f"{message.producer_name()}-{message.sequence_id()}".encode()
+
 
 ASK_AGAIN_INITIAL_S = 0.05
 ASK_AGAIN_MAX_S = 1.0

@@ -1,17 +1,104 @@
 """The asyncio face of a producer that has a schema: values become payloads, and then go the way of all payloads.
 
 Producers without a schema are of the plain class, and pay nothing.
+
+The asyncio face of a producer that has interceptors.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from ...protocol.errors import MagnetarError
 from ..core.configuration import ProducerConfiguration
+from ..core.context import Core
 from ..core.message_id import MessageId
+from ..core.outgoing_message import OutgoingMessage
+from ..producing.interception import InterceptedCallback, Interception
 from ..producing.outbox import SendCallback
+from ..producing.topic_producer import TopicProducer, payload_of
 from ..producing.values import encoded, encoded_without_key
-from .intercepted_producer import InterceptedAsyncProducer
 from .producer import AsyncProducer
+
+
+class InterceptedAsyncProducer(AsyncProducer):
+    """See AsyncProducer."""
+
+    def __init__(self, core: Core, producer: TopicProducer) -> None:
+        super().__init__(core, producer)
+        self._interception = Interception(self, producer.configuration.interceptors)
+
+    async def send(
+        self,
+        content: object,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: object = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> MessageId:
+        """As in AsyncProducer."""
+        given = OutgoingMessage(payload_of(content), properties, partition_key, ordering_key, event_timestamp)
+        message = self._interception.before_send(given)
+        try:
+            message_id = await super().send(
+                sequence_id=sequence_id,
+                replication_clusters=replication_clusters,
+                disable_replication=disable_replication,
+                deliver_at=deliver_at,
+                deliver_after=deliver_after,
+                **message.fields(),  # type: ignore[arg-type]
+            )
+        except MagnetarError as error:
+            self._interception.outcome(message, None, error)
+            raise
+        self._interception.outcome(message, message_id, None)
+        return message_id
+
+    def send_async(
+        self,
+        content: object,
+        callback: SendCallback | None = None,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: object = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> None:
+        """As in AsyncProducer. Without a callback, only the interceptors hear that the queue is full."""
+        given = OutgoingMessage(payload_of(content), properties, partition_key, ordering_key, event_timestamp)
+        message = self._interception.before_send(given)
+        super().send_async(
+            callback=InterceptedCallback(self._interception, message, callback),
+            sequence_id=sequence_id,
+            replication_clusters=replication_clusters,
+            disable_replication=disable_replication,
+            deliver_at=deliver_at,
+            deliver_after=deliver_after,
+            **message.fields(),  # type: ignore[arg-type]
+        )
+
+    async def send_many(self, payloads: Sequence[object], callback: SendCallback | None = None) -> list[MessageId]:
+        """As in AsyncProducer, at the cost of single messages."""
+        if callback is None:
+            return [await self.send(payload) for payload in payloads]
+        for payload in payloads:
+            self.send_async(payload, callback)
+        return []
+
+    async def close(self) -> None:
+        """As in AsyncProducer."""
+        closed = self._closed
+        await super().close()
+        if not closed:
+            self._interception.close()
 
 
 class AsyncSchemaProducer(AsyncProducer):

@@ -1,8 +1,11 @@
-"""The blocking client: the public `Client`, with the names and defaults of the official Python client."""
+"""The blocking client: the public `Client`, with the names and defaults of the official Python client.
+
+The blocking face of a consumer whose acknowledgements wait for the broker's receipt.
+"""
 
 import asyncio
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +15,7 @@ from ..aio.client import topic_partitions
 from ..aio.listeners import check_called_on_thread
 from ..aio.reader import TopicReader
 from ..consuming.message import Message
-from ..consuming.topic_consumer import TopicConsumer
+from ..consuming.topic_consumer import TopicConsumer, receipts
 from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
@@ -41,9 +44,28 @@ from .consumer import Consumer
 from .loop import Running, obtain
 from .producer import Producer
 from .reader import Reader
-from .receipt_consumer import ReceiptConsumer
 from .schema_producer import producer_face
 from .table_view import TableView
+
+
+class ReceiptConsumer(Consumer):
+    """What `Client.subscribe` makes with `ack_receipt_enabled`. Threads that acknowledge together share a command.
+
+    Each call also raises what keeps the broker from storing the acknowledgement: its error, ConnectionClosed, or
+    Timeout. The message is then delivered again.
+    """
+
+    def acknowledge(self, message: Message | MessageId) -> None:
+        self._consumer.acknowledge(message)
+        self._running.run(receipts(self._consumer))
+
+    def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
+        self._consumer.acknowledge_many(messages)
+        self._running.run(receipts(self._consumer))
+
+    def acknowledge_cumulative(self, message: Message | MessageId) -> None:
+        self._consumer.acknowledge_cumulative(message)
+        self._running.run(receipts(self._consumer))
 
 
 class Client:

@@ -1,8 +1,15 @@
-"""The blocking face of a consumer."""
+"""The blocking face of a consumer.
 
+The thread that tells a blocking consumer's event listener what happens, one event after the other.
+
+It is a thread of its own, so that the listener may call the consumer. It ends when the consumer is closed.
+"""
+
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from queue import SimpleQueue
 
 from ...protocol.errors import Timeout
 from ..aio.consumer import is_enough
@@ -14,11 +21,29 @@ from ..consuming.message import Message
 from ..consuming.messages import Messages
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
 from ..core.configuration import ConsumerBatchReceivePolicy, ConsumerConfiguration
+from ..core.failover_events import tell
 from ..core.message_id import MessageId, TopicMessageId
 from ..letters.handling import retry_is_off
-from .event_thread import serve_events
 from .pickling import Opener, OpensLater
 from .receiving import Listener, Receiver
+
+
+def serve_events(face: object, consumer: TopicConsumer) -> None:
+    """Start the thread, if the application wants to know. `face` is what the listener gets as its consumer."""
+    listener, events = consumer.configuration.consumer_event_listener, consumer.receive_queue.events
+    if listener is None or events is None:
+        return
+    queue: SimpleQueue[tuple[int, bool] | None] = SimpleQueue()
+
+    def serve() -> None:
+        while (event := queue.get()) is not None:
+            tell(listener, face, *event)
+
+    def deliver(partition: int, active: bool) -> None:
+        queue.put((partition, active))
+
+    threading.Thread(target=serve, name=f"magnetar-events {consumer.topic_text}", daemon=True).start()
+    consumer.core.loop.call_soon_threadsafe(events.deliver_to, deliver, lambda: queue.put(None))
 
 
 class Consumer(ConsumerFacts, Pausing, OpensLater[ConsumerConfiguration]):

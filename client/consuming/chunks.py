@@ -1,4 +1,4 @@
-"""Putting messages together from chunks. Pure: no I/O and no clock; `chunk_receiver` does what `ChunkOutcome` says.
+"""Putting messages together from chunks. Pure: no I/O and no clock; `ChunkReceiver` does what `ChunkOutcome` says.
 
 A message that is larger than an entry travels as chunks, entries with one `uuid`. Chunks of one message come in order,
 but not next to each other. A chunk may come twice: again from the broker (same position), or stored twice because its

@@ -397,7 +397,7 @@ INDEXES = tuple(range(1_000))
 
 
 class ValueReader(Protocol):
-    """Decodes the values of one consumer's messages; see `entry_kinds`."""
+    """Decodes the values of one consumer's messages; see `SchemaReading`."""
 
     def lacks(self, entry: ReceivedEntry) -> bool: ...
     async def load(self, entry: ReceivedEntry) -> None: ...

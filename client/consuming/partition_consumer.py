@@ -11,12 +11,19 @@ empties its queue, too, and names the first entry that it had queued. The broker
 ended with its last consumer. Before anything has arrived, each of them begins at the same start again. Where only the
 broker knows the start (the end of the topic, a publish time), the first SUBSCRIBE asks for the place.
 
-Chunks become messages before they are queued (`chunk_receiver`).
+Chunks become messages before they are queued (`ChunkReceiver`).
 
 An entry that cannot be opened (`undelivered`) frees its permits like any other and is never acknowledged; `receive`
 fails with the reason. A durable subscription keeps it: cumulative acknowledgement leaves it out (`acknowledgements`).
 
-`permits` has the flow permits, and their invariant.
+`Permits` has the flow permits, and their invariant.
+
+The class of a consumer's entries: what all of them have in common is said once.
+
+Values are decoded by the consumer's schema, with the definition that each was written with. An entry says the version
+of its writer's schema. A consumer on the loop fetches what it lacks before it hands the message out, because
+`Message.value` cannot wait there. Other threads fetch it when they ask for the value. A failure to fetch it is what
+`value` raises; the payload is there all the same.
 """
 
 import asyncio
@@ -25,8 +32,10 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Protocol
 
 from ...protocol.ack_sets import open_messages
+from ...protocol.commands import flow
 from ...protocol.entries import parse_entry, parse_metadata
 from ...protocol.errors import (
     AlreadyClosed,
@@ -50,24 +59,347 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ...runtime.repeated_warnings import RepeatedWarnings
+from ..acknowledging.chunk_positions import ChunkPositions
 from ..core.configuration import ConsumerConfiguration, ConsumerType, InitialPosition
 from ..core.connection import ClientConnection, ConsumerEndpoint
 from ..core.context import Core
 from ..core.key_shared_policy import ConsumerKeySharedPolicy
 from ..core.message_id import MessageId
 from ..core.registration import Registration, RegistrationKind, RegistrationState
-from ..crypto.decryption import Discarded
+from ..core.threading_bridge import Handover
+from ..crypto.decryption import Discarded, MessageDecryptor
+from ..crypto.keys import ConsumerCryptoFailureAction
+from ..schemas.key_value import key_bytes
+from ..schemas.schema import Schema, SchemaInfo
 from .ack_sender import ConsumerAcks
-from .chunk_receiver import ChunkReceiver
-from .chunks import is_chunk
-from .entry_kinds import entry_kind
+from .chunks import ChunkOutcome, IncompleteMessages, is_chunk
 from .message import Message, ReceivedEntry
-from .permits import Permits
 from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
 from .undelivered import not_delivered, unreadable
 
 logger = logging.getLogger(__name__)
+
+
+class Permits:
+    """The flow permits of one partition's consumer: how many messages its broker may send.
+
+    Invariant, with a receiver queue: permits at the broker + messages in unopened entries + `_credit` = `queue_size` (a
+    batch may exceed it by its own size, because brokers send whole batches). Without a queue, a caller that waits asks
+    for one message.
+
+    While the consumer is paused, no permit goes out: what is freed stays in `_credit`, and `resume` sends it. What the
+    broker may send already still comes, up to the size of the queue.
+
+    `free` may be called from any thread, the rest from the loop's.
+    """
+
+    def __init__(
+        self, registration: Registration[ConsumerEndpoint], queue: ReceiveQueue, queue_size: int, handover: Handover
+    ) -> None:
+        self.queue_size = queue_size
+        self.outstanding = 0
+        """Permits at the broker, without a queue; below zero after a batch of several messages."""
+        self._registration = registration
+        self._receive_queue = queue
+        self._handover = handover
+        self._credit = 0
+        """Messages that left the queue, and whose permits are not sent yet; changed under the receive queue's lock."""
+        self._subscriptions = 0
+
+    def begin(self, source: object) -> int:
+        """The broker has answered a SUBSCRIBE and has no permits. Returns those for the free part of the queue."""
+        self.outstanding = 0
+        with self._receive_queue.lock:
+            # At once with the credit: what is opened in between counts once.
+            self._subscriptions += 1
+            free = max(0, self.queue_size - self._receive_queue.queued(source))
+            self._credit = free if self._receive_queue.paused else 0
+            return free - self._credit
+
+    def free(self, count: int) -> None:
+        """So many messages left the queue; tell the broker when it is half empty. Called under the receive queue's
+        lock.
+        """
+        if not self.queue_size:
+            return
+        self._credit += count
+        if self._credit >= (self.queue_size // 2 or 1) and not self._receive_queue.paused:
+            self._handover.wake(self.send, self._credit, self._subscriptions)
+            self._credit = 0
+
+    def send(self, permits: int, subscription: int | None = None) -> None:
+        """Grant permits to the broker, unless they are of an earlier subscription, whose permits ended with it."""
+        connection = self._registration.connection
+        if connection is not None and subscription in (None, self._subscriptions):
+            connection.write(flow(self._registration.id, permits))
+
+    def free_at_once(self, count: int) -> None:
+        """So many messages were dropped from the queue: the broker sends others at once, unless paused."""
+        if not self._receive_queue.paused:
+            self.send(count)
+            return
+        with self._receive_queue.lock:
+            self.free(count)
+
+    def ask_for_one(self) -> None:
+        """Without a queue: a caller waits for a message, so ask for one unless that is in progress."""
+        if self.queue_size or self.outstanding > 0 or self._receive_queue.paused:
+            return
+        connection = self._registration.connection
+        if connection is not None:
+            connection.write(flow(self._registration.id, 1 - self.outstanding))
+            self.outstanding = 1
+
+    def resume(self) -> None:
+        """The consumer is no longer paused: grant what was freed meanwhile."""
+        with self._receive_queue.lock:
+            if self._receive_queue.paused:
+                return
+            permits, self._credit = self._credit, 0
+        if permits:
+            self.send(permits)
+        elif self._receive_queue.waiting:
+            self.ask_for_one()
+
+
+class EntryOfSeveral(ReceivedEntry):
+    """An entry of a consumer of several topics."""
+
+    __slots__ = ()
+    names_topic = True
+
+
+def entry_kind(core: Core, configuration: ConsumerConfiguration) -> type[ReceivedEntry]:
+    """The class of the entries of one consumer."""
+    reader, action = configuration.crypto_key_reader, configuration.crypto_failure_action
+    if configuration.schema is not None:
+
+        class DecodingEntry(EntryWithSchema):
+            """An entry of a consumer with a schema. It may decrypt, too."""
+
+            __slots__ = ()
+            names_topic = configuration.takes_several_topics
+            crypto = None if reader is None else MessageDecryptor(reader, action)
+            reading = SchemaReading(core, configuration.schema)
+
+        return DecodingEntry
+    if reader is None and action is ConsumerCryptoFailureAction.FAIL:
+        return EntryOfSeveral if configuration.takes_several_topics else ReceivedEntry
+
+    class DecryptingEntry(ReceivedEntry):
+        """An entry of a consumer that decrypts, or that does not fail when it cannot."""
+
+        __slots__ = ()
+        names_topic = configuration.takes_several_topics
+        crypto = MessageDecryptor(reader, action)
+
+    return DecryptingEntry
+
+
+class EntryWithSchema(ReceivedEntry):
+    """An entry of a consumer with a schema."""
+
+    __slots__ = ("writer",)
+
+    writer: SchemaInfo | MagnetarError | None
+    """What it was written with, or why that is not known; None until it was asked for."""
+
+
+class SchemaReading:
+    """Finds the definition that an entry was written with."""
+
+    def __init__(self, core: Core, schema: Schema) -> None:
+        self._core = core
+        self._schema = schema
+
+    def lacks(self, entry: ReceivedEntry) -> bool:
+        """Whether the definition that the entry was written with has to be fetched."""
+        return self._schema.needs_writer and bool(entry.metadata.schema_version) and self._known(entry) is None
+
+    def _known(self, entry: ReceivedEntry) -> SchemaInfo | MagnetarError | None:
+        assert isinstance(entry, EntryWithSchema)
+        found = getattr(entry, "writer", None)
+        if found is None:
+            found = entry.writer = self._core.schemas.known(entry.topic, entry.metadata.schema_version)
+        return found
+
+    async def load(self, entry: ReceivedEntry) -> None:
+        """Fetch that definition. Never raises: `value` does."""
+        assert isinstance(entry, EntryWithSchema)
+        try:
+            entry.writer = await self._core.schemas.get(entry.topic, entry.metadata.schema_version)
+        except MagnetarError as error:
+            entry.writer = error
+
+    def _writer(self, entry: ReceivedEntry) -> SchemaInfo | None:
+        """What the entry was written with, None if it does not say. Raises why that is not known."""
+        if not self._schema.needs_writer or not entry.metadata.schema_version:
+            return None
+        found = self._known(entry)
+        if found is None:
+            found = self._core.handover.wait_for(self._core.schemas.get(entry.topic, entry.metadata.schema_version))
+        if isinstance(found, MagnetarError):
+            raise found
+        return found
+
+    def value(self, message: Message) -> object:
+        """See `Message.value`."""
+        return value_of(message, self._schema, None if message.has_null_value() else self._writer(message.entry))
+
+    def of_pickle(self, entry: ReceivedEntry) -> "WrittenWith":
+        """What decodes it in another process."""
+        try:
+            return WrittenWith(self._schema, self._writer(entry))
+        except MagnetarError as error:
+            return WrittenWith(self._schema, error)
+
+
+class WrittenWith:
+    """Decodes the messages of one entry that came out of a pickle."""
+
+    def __init__(self, schema: Schema, writer: SchemaInfo | MagnetarError | None) -> None:
+        self._schema = schema
+        self._writer = writer
+
+    def lacks(self, entry: ReceivedEntry) -> bool:
+        """Nothing: it travelled with the entry."""
+        return False
+
+    async def load(self, entry: ReceivedEntry) -> None:
+        """Nothing: it travelled with the entry."""
+
+    def value(self, message: Message) -> object:
+        """See `Message.value`."""
+        if isinstance(self._writer, MagnetarError):
+            raise self._writer
+        return value_of(message, self._schema, self._writer)
+
+    def of_pickle(self, entry: ReceivedEntry) -> "WrittenWith":
+        """What decodes it in another process."""
+        return self
+
+
+def value_of(message: Message, schema: Schema, writer: SchemaInfo | None) -> object:
+    """The value of a message. Raises SchemaSerializationError."""
+    if message.has_null_value():
+        return None
+    if message.entry.undecrypted:
+        return message.data()
+    if not (schema.separates_key or schema.learns):
+        return schema.decode(message.data(), writer)
+    single = message[3]
+    key = key_bytes(single.partition_key) if single is not None and single.partition_key_b64_encoded else None
+    return schema.decode_with_key(key, message.data(), writer)
+
+
+AWAITED_MAX = 1_000
+"""So many damaged entries are remembered."""
+
+
+class ChunkAcks(Protocol):
+    """A consumer's acknowledgements, as far as chunks need them."""
+
+    def acknowledge_entry(self, position: Position) -> None: ...
+    def undelivered(self, position: Position, *, damaged: bool) -> None: ...
+    def redeliver_later(self, positions: Sequence[Position]) -> None: ...
+    @property
+    def chunked(self) -> ChunkPositions: ...
+
+
+class ChunkReceiver:
+    """The chunks that a partition's consumer has received, on the loop: puts messages together and has the rest done.
+
+    What `chunks` decides is carried out here: chunks are acknowledged or asked for again, and a timer drops what is
+    incomplete for too long. A chunk that is kept gives its permit back at once. The permit of a whole message is that
+    of the chunk which completes it, and comes back when the application reaches the message.
+
+    On a subscription that keeps an order, all chunks but the last count as undelivered until their message is
+    acknowledged. So a cumulative acknowledgement of a message whose last chunk lies before theirs does not delete them.
+    """
+
+    def __init__(
+        self, core: Core, configuration: ConsumerConfiguration, acks: ChunkAcks, name: str, *, keeps_order: bool
+    ) -> None:
+        self._core = core
+        self._acks = acks
+        self._name = name
+        self._keeps_order = keeps_order
+        self._messages = IncompleteMessages(
+            configuration.max_pending_chunked_message,
+            configuration.auto_ack_oldest_chunked_message_on_queue_full,
+            configuration.expire_time_of_incomplete_chunked_message_ms / 1000,
+            core.configuration.decompressed_size_max_bytes,
+        )
+        self.awaited: dict[Position, None] = {}
+        """Entries that came damaged, in that order."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def arrive(self, chunk: ReceivedEntry) -> ReceivedEntry | None:
+        """A chunk came. Returns what is for the receive queue: a whole message, or a chunk that makes no sense."""
+        if self._keeps_order and chunk.metadata.chunk_id + 1 < chunk.metadata.num_chunks_from_msg:
+            self._acks.undelivered(chunk.position, damaged=False)
+        outcome = self._messages.arrive(chunk, self._core.loop.time())
+        self._carry_out(outcome)
+        self._set_timer()
+        if outcome.whole is not None and outcome.whole.chunks:
+            self._acks.chunked.put(tuple([part.position for part in outcome.whole.chunks]))
+        return outcome.whole
+
+    def damaged(self, position: Position) -> None:
+        """An entry came damaged, and will come again: it may be the missing chunk of any message. None expires until
+        it has come."""
+        self.awaited[position] = None
+        if len(self.awaited) > AWAITED_MAX:
+            del self.awaited[next(iter(self.awaited))]
+
+    def came(self, position: Position) -> None:
+        """An entry came undamaged."""
+        if self.awaited.pop(position, self) is None and not self.awaited:
+            self._messages.restart(self._core.loop.time())
+            self._set_timer()
+
+    def first_position(self) -> Position | None:
+        """Where the first chunk of those lies that are here."""
+        return min(self._messages.positions(), default=None)
+
+    def clear(self) -> None:
+        """What is here comes again, or is not wanted."""
+        self._messages.clear()
+        self.awaited.clear()
+        self._set_timer()
+
+    def _carry_out(self, outcome: ChunkOutcome) -> None:
+        for position in outcome.done:
+            self._acks.acknowledge_entry(position)
+        if outcome.again:
+            logger.warning("%s holds too many incomplete messages; it asks for the oldest again", self._name)
+            self._acks.redeliver_later(outcome.again)
+
+    def _set_timer(self) -> None:
+        due_s = self._messages.next_expiry_s if not self.awaited else None
+        if self._timer is not None:
+            if due_s is not None and self._timer.when() <= due_s:
+                return  # it looks again then
+            self._timer.cancel()
+            self._timer = None
+        if due_s is not None:
+            self._timer = self._core.loop.call_at(due_s, self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        if self.awaited:
+            return
+        outcome = self._messages.expire(self._core.loop.time())
+        if outcome.done:
+            logger.warning(
+                "%s acknowledges %d chunks whose messages did not become complete in time",
+                self._name,
+                len(outcome.done),
+            )
+        self._carry_out(outcome)
+        self._set_timer()
+
 
 KIND: RegistrationKind[ConsumerEndpoint] = RegistrationKind(
     "consumer",

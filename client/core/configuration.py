@@ -18,8 +18,7 @@ from ..schemas.given import as_schema
 from ..schemas.schema import Schema
 from .failover_events import ConsumerEventListener
 from .interceptors import ConsumerInterceptor, ProducerInterceptor
-from .key_ranges import checked_ranges
-from .key_shared_policy import ConsumerKeySharedPolicy
+from .key_shared_policy import ConsumerKeySharedPolicy, checked_ranges
 from .message_id import MessageId
 from .options import (
     OFFICIAL_MODULE,

@@ -11,17 +11,19 @@ Invariants:
 - a message lies in the open batch only while `ticking` is set or the loop has been told to look (`_told`). So no
   message can be forgotten there.
 
-Key-based batching is another outbox (`producing/keyed_outbox.py`). What becomes of a batch is left to the producer.
+Key-based batching is another outbox (`KeyedOutbox`). What becomes of a batch is left to the producer.
 """
 
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate, repeat
 
 from ...protocol.batches import encode_batch, encode_single
-from ...protocol.errors import MagnetarError, ProducerQueueIsFull
+from ...protocol.errors import MagnetarError, MemoryBufferIsFull, ProducerQueueIsFull
 from ...protocol.message_id import Position
+from ..core.memory_limit import MemoryLimit
 from ..core.message_id import MessageId
 from ..core.pending_pool import PendingPool
 from ..core.results import Result
@@ -436,3 +438,205 @@ class Outbox:
             self.pending_max = 0
             if self.waiting:
                 self.space.notify_all()
+
+
+class _OpenBatch:
+    """One key's messages so far."""
+
+    __slots__ = ("attributes", "callbacks", "first_sequence_id", "last_sequence_id", "pieces", "size_bytes")
+
+    def __init__(self, attributes: Attributes, first_sequence_id: int) -> None:
+        self.attributes = attributes
+        self.first_sequence_id = first_sequence_id
+        self.last_sequence_id = first_sequence_id
+        self.pieces: list[bytes] = []
+        self.callbacks: list[SendCallback] = []
+        self.size_bytes = 0
+
+
+class KeyedOutbox(Outbox):
+    """Key-based batching: one key in each batch, keyless messages in one of their own.
+
+    The batches of a partition fill side by side and leave together, in the order of their first messages. The limits on
+    messages and bytes hold for their sum. Every message carries its own sequence id, because those of one batch need
+    not follow each other.
+
+    Without batching it is an ordinary outbox.
+    """
+
+    def _open(self) -> None:
+        super()._open()
+        self._by_key: dict[str | None, _OpenBatch] = {}
+
+    def add(self, content: bytes, callback: SendCallback) -> bool:
+        """As in Outbox."""
+        if not self._batching:
+            return super().add(content, callback)
+        return self.add_with(content, Attributes(), callback)
+
+    def add_with(self, content: bytes, attributes: Attributes, callback: SendCallback) -> bool:
+        """As in Outbox."""
+        if not self._batching or attributes.deliver_at_ms is not None:
+            return super().add_with(content, attributes, callback)
+        key = attributes.ordering_key if attributes.ordering_key is not None else attributes.partition_key
+        with self.lock:
+            if self.pending >= self.pending_max and not self._borrow():
+                return False
+            self.pending += 1
+            number = attributes.sequence_id
+            if number is None:
+                number = self.next_sequence_id
+                self.next_sequence_id = number + 1
+            numbered = Attributes(
+                attributes.properties,
+                attributes.partition_key,
+                attributes.ordering_key,
+                number,
+                attributes.event_timestamp,
+                attributes.null_value,
+                schema_version=attributes.schema_version,
+            )
+            piece = numbered.encode(content)
+            if self._size + len(piece) > self._bytes_max and self._callbacks:
+                self._seal()
+            batch = self._by_key.get(key)
+            if batch is None:
+                batch = self._by_key[key] = _OpenBatch(numbered, number)
+            batch.pieces.append(piece)
+            batch.callbacks.append(callback)
+            batch.size_bytes += len(content)
+            batch.last_sequence_id = number
+            self._callbacks.append(callback)
+            self._size += len(piece)
+            if len(self._callbacks) >= self._messages_max or self._size >= self._bytes_max:
+                self._seal_full()
+            elif self.ticking and not self._sealed:
+                return True
+            if self._told:
+                return True
+            self._told = True
+        self._wake(self._on_work)
+        return True
+
+    def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback, one_batch: bool = False) -> int:
+        """As in Outbox."""
+        if not self._batching:
+            return super().extend(contents, start, callback, one_batch)
+        for index in range(start, len(contents)):
+            if not self.add(contents[index], callback):
+                return index - start
+        return len(contents) - start
+
+    def _seal(self) -> None:
+        for batch in self._by_key.values():
+            self._sealed.append(
+                Batch(
+                    batch.pieces,
+                    batch.callbacks,
+                    batch.first_sequence_id,
+                    batch.last_sequence_id,
+                    batched=True,
+                    encoded=True,
+                    attributes=batch.attributes,
+                    size_bytes=batch.size_bytes,
+                )
+            )
+        self._open()
+
+
+class MeteredOutbox(Outbox):
+    """Outboxes of a client that has a memory limit (`core/memory_limit.py`).
+
+    A batch is counted when it is closed. When that reaches the limit, the outbox accepts nothing more, as if its queue
+    were full, until there is room. Other outboxes learn it with their own next batch.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryLimit,
+        handover: Handover,
+        on_work: Callable[[], object],
+        *,
+        pending_max: int,
+        batching: bool,
+        messages_max: int,
+        bytes_max: int,
+        pool: PendingPool | None = None,
+    ) -> None:
+        self._memory = memory
+        self._stopped = False
+        super().__init__(
+            handover,
+            on_work,
+            pending_max=pending_max,
+            batching=batching,
+            messages_max=messages_max,
+            bytes_max=bytes_max,
+            pool=pool,
+        )
+
+    def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback, one_batch: bool = False) -> int:
+        """As in Outbox, batch by batch: each may reach the limit."""
+        place, end = start, len(contents)
+        while place < end:
+            portion = contents if self._batching else contents[place : place + 1]
+            accepted = super().extend(portion, place if self._batching else 0, callback, one_batch=True)
+            place += accepted
+            if one_batch or not accepted:
+                break
+        return place - start
+
+    def release(self, messages: int, memory_bytes: int = 0) -> None:
+        """As in Outbox."""
+        super().release(messages)
+        with self.lock:
+            if self._stopped:
+                self.pending_max = 0
+        self._memory.give_back(memory_bytes)
+
+    def full_error(self) -> MagnetarError:
+        """As in Outbox."""
+        if not self._stopped:
+            return super().full_error()
+        return MemoryBufferIsFull(
+            f"the client's {self._memory.limit_bytes} bytes of memory are full of messages without a receipt: wait for "
+            "receipts, raise memory_limit_bytes, or set block_if_queue_full=True"
+        )
+
+    def _borrow(self, wanted: int = 0) -> bool:
+        if self._stopped:
+            if self.failure is not None or not self._memory.has_room(self):
+                return False
+            self._stopped = False
+            self.pending_max = self._limit if self._pool is None else self._borrowed
+            if self.pending < self.pending_max:
+                return True
+        return super()._borrow(wanted)
+
+    def _seal(self) -> None:
+        size, first = self._size, len(self._sealed)
+        super()._seal()
+        self._count(first, size)
+
+    def _seal_one(self, content: bytes, callback: SendCallback, attributes: Attributes | None) -> None:
+        first = len(self._sealed)
+        super()._seal_one(content, callback, attributes)
+        self._count(first, len(content) + MESSAGE_OVERHEAD_BYTES)
+
+    def _count(self, index: int, size_bytes: int) -> None:
+        """The batch with that index was closed; those of other keys that were closed with it count as part of it."""
+        self._sealed[index].memory_bytes = size_bytes
+        if not self._memory.take(size_bytes):
+            self._stopped = True
+            self.pending_max = 0
+
+
+class MeteredKeyedOutbox(MeteredOutbox, KeyedOutbox):
+    """The same with key-based batching."""
+
+
+def outbox_type(memory: MemoryLimit | None, *, keyed: bool) -> Callable[..., Outbox]:
+    """What makes the outboxes of a producer."""
+    if memory is None:
+        return KeyedOutbox if keyed else Outbox
+    return partial(MeteredKeyedOutbox if keyed else MeteredOutbox, memory)

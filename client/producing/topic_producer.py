@@ -3,34 +3,250 @@
 An unpartitioned topic is the case of one. The delay timer is common to all partitions. At each boundary the open
 batches leave and the router turns to another partition. The router also turns when a batch is full. All partitions
 share the bound on pending messages (`pending_pool`).
+
+Which partition a message goes to.
+
+Keyless messages of a round-robin producer stay on one partition until its batch is full or the batching delay has
+passed. The official C++ and Python clients do the same. Without batching, every message goes to the next partition. A
+key always decides by its hash, a custom router decides alone.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import cast
+from typing import Protocol, cast
 
-from ...protocol.errors import AlreadyClosed, InvalidConfiguration, InvalidMessage, MagnetarError
+from ...protocol.errors import AlreadyClosed, CryptoError, InvalidConfiguration, InvalidMessage, MagnetarError
+from ...protocol.hashing import java_string_hash, murmur3_32
 from ...protocol.topics import PERSISTENT, TopicName
+from ...runtime.environment import Chance
 from ...runtime.tasks import together
-from ..core.configuration import BatchingType, ProducerAccessMode, ProducerConfiguration
+from ..core.configuration import (
+    BatchingType,
+    HashingScheme,
+    PartitionsRoutingMode,
+    ProducerAccessMode,
+    ProducerConfiguration,
+)
 from ..core.context import Core
 from ..core.forking import inherited_error
 from ..core.outgoing_message import OutgoingMessage
 from ..core.pending_pool import PendingPool
-from ..crypto.encryption import MessageEncryptor
+from ..crypto.encryption import RENEWAL_RETRY_S, RENEWAL_S, MessageEncryptor
 from ..crypto.keys import ProducerCryptoFailureAction
 from ..schemas.automatic import AutoProduceBytesSchema, ProducedBytes
 from .attributes import Attributes
-from .key_renewal import KeyRenewal
-from .metered_outbox import outbox_type
-from .outbox import Outbox, SendCallback
-from .partition_growth import PartitionGrowth
+from .outbox import Outbox, SendCallback, outbox_type
 from .partition_producer import PartitionProducer
 from .producer_statistics import ProducerStatistics
-from .routing import Router, make_router
+
+logger = logging.getLogger(__name__)
+
+
+class Router(Protocol):
+    """Chooses partitions for one producer. `turn` is called at every batching-delay boundary."""
+
+    current: int
+    """Partition of keyless messages at this moment; −1 if every message has to be asked for."""
+
+    def choose(self, message: OutgoingMessage) -> int: ...
+    def turn(self) -> None: ...
+    def grow(self, partitions: int) -> None:
+        """There are more partitions."""
+        ...
+
+    def turn_from(self, partition: int) -> None:
+        """The batch of a partition is full, or it has no room: go on with the next one if it is this one's turn."""
+        ...
+
+
+def hash_function(scheme: HashingScheme) -> Callable[[str], int]:
+    """The hash of a key, non-negative, as Java's clients compute it."""
+    if scheme is HashingScheme.Murmur3_32Hash:
+        return lambda key: murmur3_32(key.encode()) & 0x7FFFFFFF
+    return java_string_hash
+
+
+class RoundRobin:
+    """Partitions in turn for keyless messages, from a random start; without batching `every_message` turns."""
+
+    def __init__(self, random: Chance, partitions: int, hash_of: Callable[[str], int], every_message: bool) -> None:
+        self._partitions = partitions
+        self._hash = hash_of
+        self._next = random.randrange(partitions)
+        self._every_message = every_message
+        self.current = -1 if every_message else self._next
+
+    def choose(self, message: OutgoingMessage) -> int:
+        key = message.partition_key()
+        if key:
+            return self._hash(key) % self._partitions
+        if self._every_message:
+            chosen = self._next
+            self._next = (chosen + 1) % self._partitions
+            return chosen
+        return self.current
+
+    def grow(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def turn(self) -> None:
+        if not self._every_message:
+            self.current = (self.current + 1) % self._partitions
+
+    def turn_from(self, partition: int) -> None:
+        if self.current == partition:
+            self.turn()
+
+
+class SinglePartition:
+    """One partition, drawn at random when the producer is made, for all its keyless messages."""
+
+    def __init__(self, random: Chance, partitions: int, hash_of: Callable[[str], int]) -> None:
+        self._partitions = partitions
+        self._hash = hash_of
+        self.current = random.randrange(partitions)
+
+    def choose(self, message: OutgoingMessage) -> int:
+        key = message.partition_key()
+        return self._hash(key) % self._partitions if key else self.current
+
+    def grow(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def turn(self) -> None:
+        """Nothing turns."""
+
+    def turn_from(self, partition: int) -> None:
+        """Nothing turns."""
+
+
+class Custom:
+    """The application's own function of message and number of partitions."""
+
+    current = -1
+
+    def __init__(self, partitions: int, route: Callable[[OutgoingMessage, int], int]) -> None:
+        self._partitions = partitions
+        self._route = route
+
+    def choose(self, message: OutgoingMessage) -> int:
+        chosen = int(self._route(message, self._partitions))
+        if not 0 <= chosen < self._partitions:
+            raise InvalidMessage(
+                f"the message router returned partition {chosen} of {self._partitions}, which does not exist"
+            )
+        return chosen
+
+    def grow(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def turn(self) -> None:
+        """Nothing turns."""
+
+    def turn_from(self, partition: int) -> None:
+        """Nothing turns."""
+
+
+def make_router(configuration: ProducerConfiguration, random: Chance, partitions: int) -> Router:
+    """The router that `configuration` asks for. A `message_router` is used whatever the mode says."""
+    if configuration.message_router is not None:
+        return Custom(partitions, configuration.message_router)
+    hash_of = hash_function(configuration.hashing_scheme)
+    if configuration.message_routing_mode is PartitionsRoutingMode.UseSinglePartition:
+        return SinglePartition(random, partitions, hash_of)
+    return RoundRobin(random, partitions, hash_of, every_message=not configuration.batching_enabled)
+
+
+class KeyRenewal:
+    """The data key of a producer that encrypts: loaded before the producer opens, renewed while it lives.
+
+    Key readers may take their time (files, services), so they run on a thread. A renewal that fails is tried again
+    after `RENEWAL_RETRY_S`; until then the former key stays in use.
+
+    For the loop.
+    """
+
+    def __init__(self, core: Core, encryptor: MessageEncryptor, topic: str) -> None:
+        self._core = core
+        self._encryptor = encryptor
+        self._topic = topic
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def load(self, *, required: bool) -> None:
+        """Make the first key. Raises CryptoError if it is `required` and cannot be made."""
+        try:
+            await self._core.environment.offload.run(self._encryptor.renew)
+        except CryptoError as error:
+            if required:
+                raise
+            logger.warning("the producer on %s sends unencrypted messages: %s", self._topic, error)
+            self._again(RENEWAL_RETRY_S)
+        else:
+            self._again(RENEWAL_S)
+
+    def close(self) -> None:
+        """Renew no more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _again(self, delay_s: float) -> None:
+        if not self._closed:
+            self._timer = self._core.loop.call_later(delay_s, self._start)
+
+    def _start(self) -> None:
+        if not self._core.tasks.closed:
+            self._core.tasks.spawn(self._renew(), f"renew the data key of a producer on {self._topic}")
+
+    async def _renew(self) -> None:
+        try:
+            await self._core.environment.offload.run(self._encryptor.renew)
+        except CryptoError as error:
+            logger.warning("the producer on %s keeps its data key: %s", self._topic, error)
+            self._again(RENEWAL_RETRY_S)
+        else:
+            self._again(RENEWAL_S)
+
+
+class PartitionGrowth:
+    """How a producer notices partitions that are added to its topic: it asks every `partitions_update_interval_s`.
+
+    A round that fails is made good for by the next one. The task ends with the producer.
+
+    `grow` is called with a number of partitions that is greater than `count` was.
+    """
+
+    def __init__(self, core: Core, topic: str, count: int, grow: Callable[[int], Awaitable[None]]) -> None:
+        self._core = core
+        self._topic = topic
+        self._count = count
+        self._grow = grow
+        period_s = core.configuration.partitions_update_interval_s
+        self._task: asyncio.Task[None] | None = None
+        if period_s:
+            self._task = core.tasks.spawn(self._watch(period_s), f"partitions of {topic}"[:200])
+
+    def stop(self) -> None:
+        """Ask no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _watch(self, period_s: float) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            try:
+                count = await self._core.lookup.partitions(self._topic, create=False)
+                if count > self._count:
+                    await self._grow(count)
+                    self._count = count
+            except (MagnetarError, TimeoutError) as error:
+                logger.warning("the partitions of %s could not be looked up or joined: %s", self._topic, error)
+
 
 BATCHES_PENDING_MIN = 2
 """A partition may have at least so many full batches pending: one is under way while the next one fills."""

@@ -1,4 +1,7 @@
-"""What a command of `magnetar admin` is: one row of a table."""
+"""What a command of `magnetar admin` is: one row of a table.
+
+The beginnings of the admin's paths. Words in braces are filled with the parts of a request.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -10,6 +13,12 @@ from .session import AdminSession
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+NAMESPACE_PATH = "/admin/v2/namespaces/{tenant}/{namespace}"
+TOPIC_PATH = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
+SUBSCRIPTION_PATH = TOPIC_PATH + "/subscription/{subscription}"
+SCHEMA_PATH = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
+
 
 ArgumentValues = Mapping[str, object]
 """The arguments that were given, read, by name."""

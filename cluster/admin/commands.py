@@ -2,13 +2,11 @@
 
 from .clusters import BOOKIES, BROKER_STATS, BROKERS, CLUSTERS, DESIRED, TENANTS
 from .command import Command
-from .namespaces import NAMESPACES
-from .permissions import NAMESPACE_PERMISSIONS, TOPIC_PERMISSIONS
+from .namespaces import NAMESPACE_PERMISSIONS, NAMESPACES, TOPIC_PERMISSIONS
 from .policies import policy_commands
-from .properties import NAMESPACE_PROPERTIES, TOPIC_PROPERTIES
 from .schemas import SCHEMAS
 from .subscriptions import SUBSCRIPTIONS
-from .topics import TOPICS
+from .topics import NAMESPACE_PROPERTIES, TOPIC_PROPERTIES, TOPICS
 
 COMMANDS: tuple[Command, ...] = (
     *TENANTS,

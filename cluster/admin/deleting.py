@@ -15,8 +15,7 @@ import typer
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.plain_values import is_list, is_text_map
 from .arguments import ArgumentPlace, option
-from .command import ArgumentValues, Command
-from .paths import NAMESPACE_PATH, TOPIC_PATH
+from .command import NAMESPACE_PATH, TOPIC_PATH, ArgumentValues, Command
 from .session import AdminSession, Refused
 
 YES = option("yes", "-y --yes", "Do not ask.", ArgumentPlace.NOWHERE, switch=True)

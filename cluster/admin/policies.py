@@ -30,9 +30,8 @@ from .arguments import (
     size,
     whole,
 )
-from .command import Command
+from .command import NAMESPACE_PATH, TOPIC_PATH, Command
 from .output import ALL
-from .paths import NAMESPACE_PATH, TOPIC_PATH
 
 NAMESPACES = "namespaces"
 TOPIC_POLICIES = "topicPolicies"

@@ -1,9 +1,8 @@
 """The commands of `schemas`."""
 
 from .arguments import TOPIC, Argument, ArgumentPlace, json_file, option, whole
-from .command import ArgumentValues, Command
+from .command import SCHEMA_PATH, ArgumentValues, Command
 from .output import Table
-from .paths import SCHEMA_PATH
 from .session import AdminSession
 
 VERSION_PATH = SCHEMA_PATH + "/schema/{version}"

@@ -17,10 +17,9 @@ from .arguments import (
     seconds,
     whole,
 )
-from .command import ArgumentValues, Command
+from .command import SUBSCRIPTION_PATH, TOPIC_PATH, ArgumentValues, Command
 from .deleting import OF_SUBSCRIPTION, asking
 from .messages import peeked
-from .paths import SUBSCRIPTION_PATH, TOPIC_PATH
 from .session import AdminSession
 
 RESET_PATH = SUBSCRIPTION_PATH + "/resetcursor"

@@ -19,13 +19,11 @@ from .compaction import CompactionSettings
 from .deduplication import DeduplicationSettings
 from .delayed_delivery import DelayedDeliverySettings
 from .keeping import KeepingSettings
-from .limits import ClientLimitSettings
+from .limits import ClientLimitSettings, TopicListSettings
 from .load_balancing import LoadBalancingSettings
 from .managed_ledgers import ManagedLedgerSettings
 from .membership import MembershipSettings
-from .repair import RepairSettings
-from .replication import ReplicationSettings
-from .topic_lists import TopicListSettings
+from .replication import RepairSettings, ReplicationSettings
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 

@@ -1,15 +1,40 @@
 """Settings as text: reading a file of `name=value` lines, values from text, bounds, unknown names.
 
 Works on dataclass fields with the metadata that `settings` gives them, and knows no setting by itself.
+
+Features of Pulsar that Magnetar has not, and the names in `broker.conf` that belong to them.
 """
 
 import dataclasses
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, TypeVar
 
 from ...protocol.errors import SettingError
-from .absent import absent_feature
+
+FEATURES = {
+    "tiered storage": r"offload|tieredStorage|s3Managed|gcsManaged|fileSystem(Profile|URI)",
+    "WebSocket proxy": r"webSocket",
+    "functions": r"functions?Worker|functionsEnabled",
+    "transactions": r"transaction|^numIOThreads.*Txn",
+    "authentication and authorization": r"authenti|authoriz|superUser|proxyRoles|brokerClient(?!.*tls)|sasl|kinit|jaas|"
+    r"anonymousUser|^token(?!s)",
+    "TLS": r"tls|ssl|certificate|keyStore|trustStore",
+    "ZooKeeper": r"zookeeper|^zk|zkSession|metadataStore|configurationStore",
+    "geo-replication": r"replicat(or|edSubscription)|replicationConnections|replicationProducer|replicationMetrics|"
+    r"replicationPolicyCheck|replicationTls|enableReplicat",
+    "resource groups": r"resourceGroup|resourceUsageTransport",
+    "protocol handlers and plug-ins": r"protocolHandler|messagingProtocols|additionalServlet|interceptor|entryFilter|"
+    r"PluginClass|FactoryClassName",
+}
+"""Names that several patterns fit belong to the first."""
+
+
+def absent_feature(name: str) -> str | None:
+    """The feature that is missing, and to which a setting of this name belongs in Pulsar."""
+    return next((feature for feature, names in FEATURES.items() if re.search(names, name, re.IGNORECASE)), None)
+
 
 Value = bool | int | float | str
 DefaultValue = TypeVar("DefaultValue", bool, int, float, str)

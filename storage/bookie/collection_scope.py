@@ -18,7 +18,7 @@ Invariants:
 - A question about what is held keeps a ledger for this collection, and puts it into no doubt. Otherwise each walk of
   the auditor would have every ledger asked for.
 
-Without what has changed, all ledgers are asked for: see `actors/bookie/collecting.py`. Limbo changes nothing here: an
+Without what has changed, all ledgers are asked for: see `actors/bookie/service.py`. Limbo changes nothing here: an
 unreadable record ends the collection, and the auditor keeps the bookie in limbo.
 """
 

@@ -33,8 +33,7 @@ from .checkpoint import CHECKPOINT_NAME, Checkpoint
 from .damage import DAMAGE_NAME, NOTES_MAX, DamageKeeper, DamageNotes
 from .entry_reads import EntryReads
 from .held_ledgers import TOMBSTONE_RUNS_MAX, HeldLedger, HeldLedgers, IdRanges
-from .journal import Journal
-from .journal_batch import Responder
+from .journal import Journal, Responder
 from .journal_files import create_journal_file, first_journal_share
 from .records import FILE_HEADER_SIZE
 from .replay import load_store, rebuild_index

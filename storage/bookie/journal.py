@@ -4,7 +4,7 @@ While one batch is at the disk the next one fills, so a slower disk gets larger 
 more: the first record is sent at the end of the loop's turn that brought it. A record's file, offset and checksum are
 fixed when it is accepted; nothing is formatted twice and nothing waits for a lock.
 
-`journal_batch.TRANSITIONS` has the states of a batch. Exactly one batch at a time is at the disk.
+`BATCH_TRANSITIONS` has the states of a batch. Exactly one batch at a time is at the disk.
 
 Guarantees:
 
@@ -26,15 +26,16 @@ Runs on the loop; left to others: what records mean (`bookie.py`), sealing full 
 """
 
 import asyncio
+import enum
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 from ...protocol.bookie_wire import BookieStatus
 from ...protocol.errors import DiskFull, StorageFailed
 from ...runtime.files import File, Files
 from ...runtime.offload import Lane
-from .journal_batch import BatchState, JournalBatch, Responder
+from ...runtime.transitions import check_transition
 from .journal_files import JournalFiles
 from .records import (
     BEGIN_BODY,
@@ -46,6 +47,70 @@ from .records import (
     encode_record_header,
 )
 from .segment import Segment, SegmentState
+
+
+class Responder(Protocol):
+    """The caller: an `RpcConnection`, or a test."""
+
+    def respond(self, request_id: int, status: int, parts: Sequence[bytes] = ()) -> None: ...
+    def respond_all(self, request_ids: Sequence[int], status: int) -> None: ...
+
+
+class BatchState(enum.Enum):
+    """See `BATCH_TRANSITIONS`."""
+
+    OPEN = enum.auto()
+    QUEUED = enum.auto()
+    WRITING = enum.auto()
+    DURABLE = enum.auto()
+    FAILED = enum.auto()
+
+
+BATCH_TRANSITIONS: Mapping[BatchState, Collection[BatchState]] = {
+    BatchState.OPEN: (  # records join it
+        BatchState.QUEUED,  # its COMMIT is in it: it is large enough, the disk is free, or its segment is full
+        BatchState.FAILED,  # the write of an earlier batch failed, or a background file could not be made
+    ),
+    BatchState.QUEUED: (
+        BatchState.WRITING,  # it is the oldest, its segment has a file, and no other batch is at the disk
+        BatchState.FAILED,  # as above, or the disk has no room for its segment's file
+    ),
+    BatchState.WRITING: (
+        BatchState.DURABLE,  # the synced write has returned
+        BatchState.FAILED,  # the write or the sync failed
+    ),
+    BatchState.DURABLE: (),
+    BatchState.FAILED: (),
+}
+
+
+class JournalBatch:
+    """One batch of a journal: records that become durable with one synced write, and the callers that wait for them.
+
+    `BATCH_TRANSITIONS` has the states. The journal changes them once per batch, never for each record.
+
+    `start` and `end` are offsets in the segment's file.
+    """
+
+    __slots__ = ("add_bytes", "callbacks", "end", "final", "parts", "segment", "start", "state", "waiters")
+
+    def __init__(self, segment: Segment, start: int) -> None:
+        self.state = BatchState.OPEN
+        self.segment = segment
+        self.start = start
+        self.end = start
+        self.parts: list[bytes] = []
+        self.waiters: dict[Responder, list[int]] = {}
+        self.callbacks: list[Callable[[BaseException | None], None]] = []
+        self.add_bytes = 0
+        self.final = False
+        """Nothing follows it in its segment."""
+
+    def become(self, state: BatchState) -> None:
+        """Change the state. Raises ForbiddenTransition for a step that the table does not have."""
+        check_transition(BATCH_TRANSITIONS, f"the batch at {self.start} of {self.segment.name}", self.state, state)
+        self.state = state
+
 
 BATCH_BYTES_MAX = 4 << 20
 """A batch of this size is closed, so that one answer never waits for much more than this to be written."""

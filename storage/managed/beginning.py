@@ -12,9 +12,8 @@ from ...protocol.message_id import EARLIEST_POSITION
 from ..metadata import keys as metadata_keys
 from ..metadata.store import Guard, MetadataStore, Versioned, Write
 from .chain import LedgerChain
-from .cursor_changes import read_back
-from .cursor_record import CursorKind, CursorRecord
-from .cursor_state import CursorState
+from .cursor_state import CursorState, read_back
+from .cursor_storage import CursorKind, CursorRecord
 from .record import ManagedLedgerRecord
 
 WRITES_PER_TRANSACTION = 250

@@ -52,7 +52,7 @@ from .chain import LedgerChain
 from .chain_reader import ChainReads
 from .chain_writer import ChainWriter
 from .cursor import Cursor
-from .cursor_record import CursorHome
+from .cursor_storage import CursorHome
 from .deletion import delete_unused
 from .publish_times import first_published
 from .record import CompactedLedger, ManagedLedgerRecord, OwnedRecord, holding, without_compacting

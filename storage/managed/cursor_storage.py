@@ -1,7 +1,7 @@
 """Where a durable cursor's state lies: its metadata record and its cursor ledger.
 
 The record is `{epoch, ledger, state}`. The first write of an owner creates a cursor ledger: sometimes a write is a
-snapshot, otherwise a delta (see `cursor_ledger`). So the cost of a write depends on what changed. A large state is
+snapshot, otherwise a delta (see below). So the cost of a write depends on what changed. A large state is
 packed off the loop, from a copy. At creation and on a clean close, a small state lies in the record itself, without a
 ledger. So idle topics have nothing to recover.
 
@@ -14,35 +14,335 @@ and holds only together with the state: who sets the cursor back removes their n
 cursor.
 
 Writes of the state and changes of these names take turns, under one lock.
+
+How a cursor's state lies in its ledger: snapshots, and behind each what changed since, one record for each write.
+
+    part of a snapshot   msgpack [part, parts, bytes]     parts of one snapshot follow each other, counted from 0
+    delta                msgpack [base, number, changes, parts]
+                         base: entry of the snapshot's first part; number: from 0, without a gap; parts: the snapshot's
+
+The state is the last snapshot of which all parts are there, with the deltas behind it applied in order. A snapshot
+counts from its last part on and not before: however many entries a state needs, it switches at once. What stands behind
+an incomplete snapshot is an error, for its writer had ended. Nothing is cut off to make it fit, and an unexpected
+record is an error. Reading returns a state that was written, or raises.
+
+A write costs as much as what changed. A snapshot is due when the deltas are as large as the snapshot before them. So
+snapshots cost no more than deltas, and both bounds limit what a recovery reads.
 """
 
 import asyncio
 import enum
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from ...protocol.errors import (
     AlreadyClosed,
     BadVersion,
     LedgerFenced,
     MagnetarError,
+    MetadataError,
+    NoSuchEntry,
     NoSuchKey,
     OutcomeUnknown,
+    ProtocolError,
     StaleEpoch,
 )
 from ...protocol.message_id import Position
+from ...runtime.environment import Environment
+from ...runtime.settings.declarations import Settings
 from ...runtime.transitions import check_transition
+from ..ledger.ledgers import Ledgers
 from ..ledger.reader import LedgerReader
 from ..ledger.writer import LedgerWriter
 from ..metadata import keys as metadata_keys
 from ..metadata.certain_writes import SETTLE_LIMIT_S, put_certain
-from ..metadata.store import Guard, Write
-from . import cursor_ledger
-from .cursor_ledger import CursorLog
-from .cursor_record import CursorHome, CursorKind, CursorRecord
+from ..metadata.record_kinds import RecordKind
+from ..metadata.store import Guard, MetadataStore, Write, pack, unpack
+from .chain import LedgerChain
 from .cursor_state import CursorState
 
 logger = logging.getLogger(__name__)
+
+
+class CursorKind(enum.StrEnum):
+    """Who a durable cursor belongs to. Each kind keeps what it has not passed; only subscriptions are shown as such."""
+
+    SUBSCRIPTION = "subscription"
+    DEDUPLICATION = "deduplication"
+    REPLICATOR = "replicator"
+    COMPACTION = "compaction"
+
+
+class CursorRecord(NamedTuple):
+    """The metadata record. `state` is the packed state when `ledger_id` is None, else None or an older one.
+
+    `beside` are ledgers that hold something else for the cursor's owner (`SideLedgers`).
+
+    The stored record has a kind only where that is not a subscription, and `beside` only where there are some: records
+    were written before there were these.
+
+    `idle_since_ms` says since when a subscription has had no consumer, 0 if that is not known. Only an owner that
+    closed in order leaves it: its successor takes it out in the write with which it takes the cursor over.
+    """
+
+    epoch: int
+    ledger_id: int | None
+    state: bytes | None
+    kind: CursorKind = CursorKind.SUBSCRIPTION
+    idle_since_ms: int = 0
+    beside: tuple[int, ...] = ()
+
+    @property
+    def ledgers(self) -> tuple[int, ...]:
+        """All that it names."""
+        return self.beside if self.ledger_id is None else (self.ledger_id, *self.beside)
+
+    def pack(self) -> bytes:
+        record: dict[str, Any] = {"epoch": self.epoch, "ledger": self.ledger_id, "state": self.state}
+        if self.kind is not CursorKind.SUBSCRIPTION:
+            record["kind"] = self.kind.value
+        if self.idle_since_ms:
+            record["idle_since_ms"] = self.idle_since_ms
+        if self.beside:
+            record["beside"] = list(self.beside)
+        return pack(record)
+
+    @staticmethod
+    def unpack(value: bytes) -> "CursorRecord":
+        """Raises MetadataError for anything that is no such record, a kind of a later version included."""
+        try:
+            record = cast("Mapping[str, Any]", unpack(value))
+            ledger_id, state = record["ledger"], record["state"]
+            return CursorRecord(
+                int(record["epoch"]),
+                None if ledger_id is None else int(ledger_id),
+                # bytes() of a number would be as many zeros
+                None if state is None else memoryview(state).tobytes(),
+                CursorKind(record.get("kind", CursorKind.SUBSCRIPTION)),
+                int(record.get("idle_since_ms", 0)),
+                tuple(map(int, record.get("beside", ()))),
+            )
+        except (KeyError, TypeError, ValueError, OverflowError, ProtocolError) as error:
+            raise MetadataError(f"the record of a cursor cannot be decoded: {error!r}") from error
+
+
+CURSOR_RECORDS = RecordKind(
+    metadata_keys.CURSORS_PREFIX,
+    CursorRecord.unpack,
+    lambda record: record.ledgers,
+    brokers_write=True,
+)
+
+
+class CursorHome(NamedTuple):
+    """Where the cursors of one managed ledger live."""
+
+    env: Environment
+    ledgers: Ledgers
+    metadata: MetadataStore
+    settings: Settings
+    topic_path: str
+    epoch: int
+    chain: LedgerChain
+    record_lock: asyncio.Lock
+
+
+PART_SIZE_MAX_BYTES = 1 << 20
+DELTAS_MAX = 1000
+DELTAS_SIZE_MIN_BYTES = 64 << 10
+"""So much of deltas is allowed behind a small snapshot."""
+
+
+class Stored(NamedTuple):
+    """What a cursor ledger holds: a packed state and the packed changes since."""
+
+    snapshot: bytes
+    deltas: list[bytes]
+
+
+class CursorLog:
+    """The records of one cursor ledger that is being written. One write at a time; a failed one ends its use."""
+
+    def __init__(self, writer: LedgerWriter) -> None:
+        self.writer = writer
+        self._base = -1
+        self._parts = 0
+        self._snapshot_bytes = 0
+        self._deltas = 0
+        self._delta_bytes = 0
+
+    def takes_delta(self, size: int) -> bool:
+        """Whether changes of that size are better written as a delta than in a new snapshot."""
+        room = max(DELTAS_SIZE_MIN_BYTES, self._snapshot_bytes) - self._delta_bytes
+        return self._parts > 0 and self._deltas < DELTAS_MAX and size <= min(room, PART_SIZE_MAX_BYTES)
+
+    async def snapshot(self, state: bytes) -> None:
+        """Write a whole state; returns when all of it is durable. Raises what the writer's adds raise."""
+        base = self.writer.last_added + 1
+        self._parts = 0  # until it is complete there is nothing that a delta could rest on
+        parts = await append(self.writer, state)
+        self._base, self._parts, self._snapshot_bytes = base, parts, len(state)
+        self._deltas = self._delta_bytes = 0
+
+    async def delta(self, changes: bytes) -> None:
+        """Write what changed; durable when this returns. Raises like `snapshot`."""
+        parts, self._parts = self._parts, 0
+        await add_all(self.writer, [pack([self._base, self._deltas, changes, parts])])
+        self._parts = parts
+        self._deltas += 1
+        self._delta_bytes += len(changes)
+
+
+def split(state: bytes, part_size_max: int = PART_SIZE_MAX_BYTES) -> list[bytes]:
+    """The entry bodies of a snapshot."""
+    pieces = [state[start : start + part_size_max] for start in range(0, len(state), part_size_max)] or [b""]
+    return [pack([number, len(pieces), piece]) for number, piece in enumerate(pieces)]
+
+
+async def append(writer: LedgerWriter, state: bytes, part_size_max: int = PART_SIZE_MAX_BYTES) -> int:
+    """Write a snapshot; returns the number of its parts when all are durable. Raises what the writer's adds raise."""
+    bodies = split(state, part_size_max)
+    await add_all(writer, bodies)
+    return len(bodies)
+
+
+async def add_all(writer: LedgerWriter, bodies: Sequence[bytes]) -> None:
+    """Write entries, at least one; returns when all are durable. Raises what the writer's adds raise."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def added(position: tuple[int, int] | None, error: MagnetarError | None, *, last: bool) -> None:
+        if done.done():
+            return
+        if error is not None:
+            done.set_exception(error)
+        elif last:
+            done.set_result(None)
+
+    for number, body in enumerate(bodies):
+        is_last = number == len(bodies) - 1
+        writer.add(body, lambda position, error, last=is_last: added(position, error, last=last))
+    await done
+
+
+async def read_state(ledgers: Ledgers, record: CursorRecord) -> tuple[bytes | None, list[bytes]]:
+    """A stored cursor's last whole state, None when there is none, and the changes since; recovers its ledger.
+
+    Raises what recovery and `read_last` raise.
+    """
+    if record.ledger_id is None:
+        return record.state, []
+    metadata = await ledgers.recover(record.ledger_id)
+    return await read_last(ledgers.reader(metadata), metadata.last_entry) or (record.state, [])
+
+
+async def read_or_begin_again(home: CursorHome, name: str, record: CursorRecord) -> tuple[bytes, list[bytes], bool]:
+    """Like `read_state`, for a cursor that has a state. Whether it begins again comes last.
+
+    The metadata may have been restored from a backup that names a ledger which was deleted since, when the cursor went
+    on in another one. Its position is then unknown. It goes to the first entry that exists, durably: messages come
+    again, and none is lost. Without this its topic could never be opened again.
+
+    Raises like `read_state`, and MetadataError when there is no state and no restore that explains it.
+    """
+    try:
+        packed, deltas = await read_state(home.ledgers, record)
+    except NoSuchEntry:
+        if not _may_be_deleted(home, record):
+            raise
+        packed, deltas = None, []
+    if packed is not None:
+        return packed, deltas, False
+    if not _may_be_deleted(home, record):
+        raise MetadataError(f"cursor {name} of {home.topic_path} has no state")
+    first = home.chain.first_position
+    logger.error(
+        "cursor %s of %s: its state was in ledger %s, which was deleted after the backup. The metadata was "
+        "restored from that backup, so the cursor starts again at %s",
+        name,
+        home.topic_path,
+        record.ledger_id,
+        first,
+    )
+    state = CursorState(home.chain, first)
+    state.reset(first)
+    return state.pack(), [], True
+
+
+def _may_be_deleted(home: CursorHome, record: CursorRecord) -> bool:
+    return record.ledger_id is not None and home.ledgers.client.directory.in_doubt(record.ledger_id)
+
+
+async def read_last(reader: LedgerReader, last_entry: int) -> Stored | None:
+    """What a closed cursor ledger holds in the end, None when it has no complete snapshot.
+
+    Raises what reading raises, and MetadataError: an unreadable cursor is an error, never an empty one.
+    """
+    end = last_entry
+    while end >= 0:
+        record = _decode((await reader.read(end, end, 1))[0].body)
+        if isinstance(record, _Delta):
+            return await _read_from(reader, record.base, record.parts, end)
+        if record.part == record.parts - 1:
+            return await _read_from(reader, end - record.part, record.parts, end)
+        end -= 1  # of a snapshot whose writing was broken off
+    return None
+
+
+async def _read_from(reader: LedgerReader, first: int, parts: int, end: int) -> Stored:
+    """The snapshot of so many parts at `first`, and deltas up to `end`."""
+    last_part = first + parts - 1
+    if first < 0 or last_part > end:
+        raise MetadataError(f"a cursor's snapshot of {parts} parts cannot start at {reader.ledger_id}:{first}")
+    pieces: list[bytes] = []
+    deltas: list[bytes] = []
+    for entry in await reader.read_all(first, end):
+        record, number = _decode(entry.body), entry.entry_id - first
+        if isinstance(record, _Part) and record[:2] == (number, parts):
+            pieces.append(record.piece)
+        elif isinstance(record, _Delta) and record[:3] == (first, number - parts, parts):
+            deltas.append(record.changes)
+        else:
+            raise MetadataError(f"entry {reader.ledger_id}:{entry.entry_id} is not the cursor's record of that place")
+    return Stored(b"".join(pieces), deltas)
+
+
+class _Part(NamedTuple):
+    part: int
+    parts: int
+    piece: bytes
+
+
+class _Delta(NamedTuple):
+    base: int
+    number: int
+    parts: int
+    changes: bytes
+
+
+def _decode(body: bytes) -> _Part | _Delta:
+    try:
+        fields = cast("list[Any]", unpack(body))
+        if len(fields) == 4:
+            base, number, changes, parts = fields
+            record = _Delta(_count(base), _count(number), _count(parts), memoryview(changes).tobytes())
+            if not record.parts:
+                raise ValueError("a delta names a snapshot without parts")
+            return record
+        part, parts, piece = fields
+        record = _Part(_count(part), _count(parts), memoryview(piece).tobytes())
+        if record.part >= record.parts:
+            raise ValueError(f"part {part} of {parts}")
+        return record
+    except (TypeError, ValueError, OverflowError, ProtocolError) as error:
+        raise MetadataError(f"an entry of a cursor's ledger cannot be decoded: {error!r}") from error
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not a count")
+    return value
+
 
 INLINE_STATE_MAX_BYTES = 16 << 10
 """A state up to this size may lie in the metadata record."""
@@ -143,7 +443,7 @@ class CursorStorage:
             record = CursorRecord.unpack(value)
             if record.epoch > home.epoch:
                 raise StaleEpoch(f"cursor {name} of {home.topic_path} is owned under epoch {record.epoch}")
-            packed, deltas, again_from_start = await cursor_ledger.read_or_begin_again(home, name, record)
+            packed, deltas, again_from_start = await read_or_begin_again(home, name, record)
             state = CursorState.unpack(packed, home.chain, deltas)
             ahead = _bring_back(state, record.kind, end)
             if ahead:
@@ -421,7 +721,7 @@ class SideLedgers:
         """
         writer = await self._home.ledgers.create()
         try:
-            await cursor_ledger.add_all(writer, bodies)
+            await add_all(writer, bodies)
             await writer.close()
             named = await self._change(lambda names: (*names, writer.ledger_id), wanted, writer)
         except BaseException as error:

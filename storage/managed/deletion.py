@@ -34,7 +34,7 @@ from ...runtime.tasks import together
 from ..ledger.ledgers import Ledgers
 from ..metadata import keys as metadata_keys
 from ..metadata.store import MetadataStore, Versioned, Write, list_all
-from .cursor_record import CursorRecord
+from .cursor_storage import CursorRecord
 from .record import ManagedLedgerRecord, OwnedRecord
 
 logger = logging.getLogger(__name__)

@@ -45,8 +45,8 @@ from .chain_reader import ChainReads
 from .chain_writer import ChainWriter
 from .compacted import CompactedStorage
 from .cursor import Cursor
-from .cursor_record import CursorHome, CursorKind
 from .cursor_state import CursorState
+from .cursor_storage import CursorHome, CursorKind
 from .life import Life, ManagedLedgerState, Termination, settle
 from .pins import BulkReadPlan, Pins
 from .record import OwnedRecord, TopicEpoch, holding

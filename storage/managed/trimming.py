@@ -19,7 +19,7 @@ from .chain import LedgerInfo
 from .chain_reader import ChainReads
 from .chain_writer import ChainWriter
 from .cursor import Cursor
-from .cursor_record import CursorHome
+from .cursor_storage import CursorHome
 from .life import Life, ManagedLedgerState
 from .pins import Pinned, Pins
 from .record import ManagedLedgerRecord, OwnedRecord, holding

@@ -20,8 +20,7 @@ from ...protocol.errors import (
     error_from_wire,
     error_to_wire,
 )
-from ...runtime.rpc.connection import RpcConnection
-from ...runtime.rpc.connection_state import RpcConnectionState
+from ...runtime.rpc.connection import RpcConnection, RpcConnectionState
 from . import keys as metadata_keys
 from .contract import FailedWrite, ListedPage, ListedRecord, MetadataContract
 from .keys import counter as counter_key

@@ -13,8 +13,8 @@ from magnetar.protocol.errors import MetadataError
 from magnetar.protocol.message_id import Position
 from magnetar.runtime.rpc.messages import pack, unpack
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
-from magnetar.storage.managed.cursor_ledger import read_last, split
 from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.cursor_storage import read_last, split
 
 from .loop import run
 from .mutation import make_odd, mutate

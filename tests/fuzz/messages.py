@@ -15,8 +15,8 @@ import pyarrow as pa
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.producing.attributes import Attributes
-from magnetar.client.producing.entry_encoder import EntryEncoder
 from magnetar.client.producing.outbox import Batch, ignore
+from magnetar.client.producing.partition_producer import EntryEncoder
 from magnetar.protocol import entries
 from magnetar.protocol.compression import CompressionType
 from magnetar.protocol.entries import is_marker

@@ -11,7 +11,7 @@ import msgpack
 from magnetar.protocol.errors import CookieMismatch, MetadataError
 from magnetar.runtime.rpc.messages import pack, unpack
 from magnetar.storage.bookie.cookie import Cookie, claim_directory
-from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorKind, CursorRecord
 from magnetar.storage.managed.pins import PinRecord, Pins
 from magnetar.storage.managed.record import LedgerInfo, ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys

@@ -21,8 +21,7 @@ from magnetar.protocol.errors import BadVersion, MagnetarError, RpcDisconnected,
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, encode_frame_header
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import handshake as rpc_handshake
-from magnetar.runtime.rpc.connection import Identity, RpcConnection, RpcService
-from magnetar.runtime.rpc.connection_state import RpcConnectionState
+from magnetar.runtime.rpc.connection import Identity, RpcConnection, RpcConnectionState, RpcService
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.messages import pack
 from magnetar.runtime.settings.declarations import Settings

@@ -16,7 +16,7 @@ from magnetar.protocol.errors import (
 from magnetar.protocol.names import ROLE_ADMIN, broker_id
 from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import Identity, rpc_connect
-from magnetar.storage.managed.cursor_record import CursorKind
+from magnetar.storage.managed.cursor_storage import CursorKind
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 from support.servers.embedded_cluster import HOST, KEYS
 

@@ -9,7 +9,7 @@ import pytest
 
 import magnetar
 from magnetar.client.aio.client import AsyncClient
-from magnetar.client.aio.hash_ranges import key_hash
+from magnetar.client.aio.reader import key_hash
 from magnetar.client.core.configuration import ConsumerType, InitialPosition
 from magnetar.client.core.interceptors import ConsumerInterceptor
 from magnetar.client.core.message_id import MessageId

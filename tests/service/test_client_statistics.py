@@ -29,7 +29,7 @@ from support.fakes.broker import FakeBroker
 from support.servers.embedded_cluster import EmbeddedCluster
 
 EARLIEST = InitialPosition.Earliest
-LOGGERS = ("magnetar.client.producing.producer_statistics", "magnetar.client.consuming.consumer_statistics")
+LOGGERS = ("magnetar.client.producing.producer_statistics", "magnetar.client.consuming.topic_consumer")
 _numbers = itertools.count()
 
 

@@ -19,8 +19,8 @@ from magnetar.protocol.errors import (
 from magnetar.protocol.message_id import EARLIEST_POSITION
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.managed.chain import LedgerChain
-from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
 from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.cursor_storage import CursorKind, CursorRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore
 from magnetar.storage.metadata.store import Guard, Write, WriteResult, list_all, unpack

@@ -11,7 +11,7 @@ import pytest
 import magnetar
 from magnetar.client.aio.client import AsyncClient
 from magnetar.client.aio.consumer import AsyncConsumer
-from magnetar.client.consuming.topic_listing import TopicListing
+from magnetar.client.consuming.topic_discovery import TopicListing
 from magnetar.client.core.configuration import InitialPosition
 from support.servers.embedded_cluster import EmbeddedCluster
 

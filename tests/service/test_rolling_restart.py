@@ -16,7 +16,7 @@ from magnetar.actors.processes import restarts
 from magnetar.actors.processes.local_launcher import LocalLauncher
 from magnetar.cluster.handle import Cluster
 from magnetar.protocol.errors import NoSuchKey, NotAllowedError, RestartStopped
-from magnetar.storage.managed import rollover
+from magnetar.storage.managed import chain_writer
 from support.servers.embedded_cluster import EmbeddedCluster
 from support.servers.ray_nodes import wait_until
 
@@ -28,7 +28,7 @@ GAP_MAX_S = 5.0
 @pytest.fixture(autouse=True)
 def quick_rollover(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ledger that lost a bookie is kept for a moment only, so that the tests take seconds and not minutes."""
-    monkeypatch.setattr(rollover, "DEGRADED_ROLLOVER_MIN_S", 0.5)
+    monkeypatch.setattr(chain_writer, "DEGRADED_ROLLOVER_MIN_S", 0.5)
 
 
 @pytest.fixture

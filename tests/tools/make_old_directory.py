@@ -35,7 +35,7 @@ import magnetar
 from magnetar import CompressionType, ConsumerType, InitialPosition, MessageId
 from magnetar.cluster.directory import METADATA_FILE
 from magnetar.protocol.topics import TopicName
-from magnetar.storage.managed.cursor_record import CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from support.servers.admin_calls import AdminCalls
 from support.servers.figures import until

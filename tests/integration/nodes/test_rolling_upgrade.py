@@ -9,7 +9,7 @@ import pytest
 
 import magnetar
 from magnetar.protocol.names import VERSION
-from magnetar.runtime.rpc.versions import OURS
+from magnetar.runtime.rpc.handshake import OURS
 from support.nodes.namespaces import reason_to_skip
 from support.nodes.publishing import publishing
 from support.nodes.ray_hosts import NodesCluster, RayHosts
@@ -47,8 +47,8 @@ class Releases:
         shutil.copytree(Path(magnetar.__file__).parent, package, ignore=shutil.ignore_patterns(*NO_PART))
         for file, old, new in (
             ("protocol/names.py", f'VERSION = "{VERSION}"', f'VERSION = "{version}"'),
-            ("runtime/rpc/versions.py", f"OLDEST = {OURS.oldest}", f"OLDEST = {oldest}"),
-            ("runtime/rpc/versions.py", f"NEWEST = {OURS.newest}", f"NEWEST = {newest}"),
+            ("runtime/rpc/handshake.py", f"OLDEST = {OURS.oldest}", f"OLDEST = {oldest}"),
+            ("runtime/rpc/handshake.py", f"NEWEST = {OURS.newest}", f"NEWEST = {newest}"),
             (
                 "actors/processes/plan.py",
                 '    machine: str = ""\n',

@@ -11,7 +11,7 @@ from unittest.mock import patch
 from magnetar.actors.delays.bucket import decode_segment
 from magnetar.actors.delays.buckets import BucketsState, DelayBuckets
 from magnetar.protocol.message_id import Position
-from magnetar.storage.managed import cursor_ledger
+from magnetar.storage.managed import cursor_storage
 
 from .history import History
 
@@ -21,7 +21,7 @@ _bodies: dict[int, Sequence[bytes]] = {}
 
 def install(stack: ExitStack, history: History) -> None:
     """Watch until the stack is left."""
-    add_all, add = cursor_ledger.add_all, DelayBuckets._add
+    add_all, add = cursor_storage.add_all, DelayBuckets._add
     _bodies.clear()
 
     async def adding(writer: Any, bodies: Sequence[bytes], *others: Any) -> None:
@@ -33,7 +33,7 @@ def install(stack: ExitStack, history: History) -> None:
         history.counts["buckets of delayed messages " + ("loaded" if again else "stored")] += 1
         add(self, bucket)
 
-    stack.enter_context(patch.object(cursor_ledger, "add_all", adding))
+    stack.enter_context(patch.object(cursor_storage, "add_all", adding))
     stack.enter_context(patch.object(DelayBuckets, "_add", counting))
 
 

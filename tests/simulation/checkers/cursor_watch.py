@@ -9,9 +9,8 @@ from contextlib import ExitStack
 from typing import Protocol
 from unittest.mock import patch
 
-from magnetar.storage.managed.cursor_record import CursorRecord
 from magnetar.storage.managed.cursor_state import CursorState
-from magnetar.storage.managed.cursor_storage import CursorStorage
+from magnetar.storage.managed.cursor_storage import CursorRecord, CursorStorage
 from magnetar.storage.metadata.memory import MemoryRecords
 
 from .store_watch import is_dead, who

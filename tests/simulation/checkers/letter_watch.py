@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 from magnetar.actors.dispatch.consumer import AttachedConsumer, Delivery
 from magnetar.actors.topics.subscription import Subscription
-from magnetar.client.letters.policy import (
+from magnetar.client.letters.handling import (
     ORIGIN_MESSAGE_ID,
     REAL_SUBSCRIPTION,
     REAL_TOPIC,

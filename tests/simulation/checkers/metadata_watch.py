@@ -13,8 +13,8 @@ I3 is `History`'s.
 
 import re
 
-from magnetar.actors.auditor.record_kinds import RECORD_KINDS
-from magnetar.storage.managed.cursor_record import CursorRecord
+from magnetar.actors.auditor.orphans import RECORD_KINDS
+from magnetar.storage.managed.cursor_storage import CursorRecord
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.memory import MemoryRecords

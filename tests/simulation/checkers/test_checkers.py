@@ -12,8 +12,8 @@ from magnetar.client.core.message_id import MessageId
 from magnetar.storage.bookie.held_ledgers import HeldLedger
 from magnetar.storage.ledger.writer_state import LedgerWriterState
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
-from magnetar.storage.managed.cursor_record import CursorRecord
 from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.cursor_storage import CursorRecord
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata

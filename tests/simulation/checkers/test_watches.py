@@ -12,13 +12,13 @@ from magnetar.actors.policies.effective import EffectivePolicies
 from magnetar.actors.topics import pump
 from magnetar.actors.topics.non_persistent import NO_PLACE, NonPersistentTopic, PassingSubscription
 from magnetar.actors.topics.topic import CommonState, SubscriptionStart
-from magnetar.client.letters.policy import ORIGIN_MESSAGE_ID, REAL_SUBSCRIPTION, REAL_TOPIC, RECONSUMETIMES
+from magnetar.client.letters.handling import ORIGIN_MESSAGE_ID, REAL_SUBSCRIPTION, REAL_TOPIC, RECONSUMETIMES
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.pulsar_pb2 import CommandSubscribe, MessageMetadata
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
-from magnetar.storage.managed.cursor_record import CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorRecord
 from magnetar.storage.metadata.memory import MemoryRecords
 from magnetar.storage.metadata.store import Versioned
 from simulation.checkers.cursor_watch import CursorWatch

@@ -13,9 +13,8 @@ from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.ledger.writer_state import LedgerWriterState, SlotState, WriterPhase
 from magnetar.storage.managed.chain import ChainWriterState, LedgerChain
 from magnetar.storage.managed.chain_reader import PLACES_MAX, READERS_MAX
-from magnetar.storage.managed.cursor import Cursor
+from magnetar.storage.managed.cursor import Cursor, CursorWriterState
 from magnetar.storage.managed.cursor_state import CursorState
-from magnetar.storage.managed.cursor_writer import CursorWriterState
 from magnetar.storage.managed.life import ManagedLedgerState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys

@@ -15,7 +15,7 @@ from typing import Any
 
 from magnetar.protocol.bookie_wire import BookieStatus, decode_read
 from magnetar.protocol.errors import MagnetarError
-from magnetar.storage.bookie import admission as bookie_rules
+from magnetar.storage.bookie import store as bookie_rules
 from magnetar.storage.bookie.held_ledgers import HeldLedger
 from magnetar.storage.ledger import recovery as ledger_recovery
 from magnetar.storage.ledger.writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase

@@ -17,9 +17,9 @@ from unittest.mock import patch
 
 from magnetar.protocol.errors import MagnetarError, NotEnoughBookies, OutcomeUnknown
 from magnetar.storage.ledger.writer import LedgerWriter
-from magnetar.storage.managed import cursor_ledger, cursor_storage, cursor_writer
+from magnetar.storage.managed import cursor, cursor_storage
+from magnetar.storage.managed.cursor import CursorWriter, CursorWriterState
 from magnetar.storage.managed.cursor_storage import CursorStorage, StorageState
-from magnetar.storage.managed.cursor_writer import CursorWriter, CursorWriterState
 
 from ..world.loop import PROCESS
 from ..world.process import Process
@@ -42,7 +42,7 @@ class CursorDoubt:
     def install(self, stack: ExitStack) -> None:
         """Be able to make cursors doubt, until the stack is left."""
         switch, write = CursorStorage._switch_ledger, CursorWriter._write
-        put, append = cursor_storage.put_certain, cursor_ledger.append
+        put, append = cursor_storage.put_certain, cursor_storage.append
         should_move: Any = LedgerWriter.should_move
         chances = self._chances
 
@@ -81,10 +81,10 @@ class CursorDoubt:
         for owner, name, wrapper in (
             (CursorWriter, "_write", writing),
             (CursorStorage, "_switch_ledger", switching),
-            (cursor_ledger, "append", appending),
+            (cursor_storage, "append", appending),
             (cursor_storage, "put_certain", putting),
             (LedgerWriter, "should_move", property(moving)),
-            (cursor_writer, "RETRY_DELAY_MIN_S", WRITE_PAUSE_S),
+            (cursor, "RETRY_DELAY_MIN_S", WRITE_PAUSE_S),
         ):
             stack.enter_context(patch.object(owner, name, wrapper))
 

@@ -2,8 +2,7 @@
 
 from contextlib import ExitStack
 
-from magnetar.actors.balancing.averages import LoadAverages
-from magnetar.actors.balancing.balancer import LoadBalancer
+from magnetar.actors.balancing.balancer import LoadAverages, LoadBalancer
 
 from .mutant import Mutant, replace
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from magnetar.actors.compaction import run as compaction_run
-from magnetar.actors.compaction.run import CompactionResult, CompactionRun
+from magnetar.actors.compaction import topic_compaction as compaction_run
+from magnetar.actors.compaction.topic_compaction import CompactionResult, CompactionRun
 from magnetar.actors.topics import loaded_topics
 from magnetar.storage.managed.compacted import ScanRange
 

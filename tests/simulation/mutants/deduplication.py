@@ -8,7 +8,7 @@ from magnetar.actors.topics.deduplication import Deduplication, SequenceIds
 from magnetar.protocol.message_id import Position
 from magnetar.storage.managed import cursor_storage
 from magnetar.storage.managed.cursor import Cursor
-from magnetar.storage.managed.cursor_record import CursorKind
+from magnetar.storage.managed.cursor_storage import CursorKind
 from magnetar.storage.managed.trimming import Trimmer
 
 from .mutant import Mutant, replace

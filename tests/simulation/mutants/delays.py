@@ -6,7 +6,7 @@ from typing import Any
 
 from magnetar.actors.delays import buckets
 from magnetar.actors.delays.bucket import Covered
-from magnetar.actors.delays.store import Bucket
+from magnetar.actors.delays.buckets import Bucket
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.delay_gate import Delays
 from magnetar.actors.dispatch.dispatcher import Entry, ReadPlan

@@ -5,7 +5,7 @@ from typing import Any
 
 from magnetar.actors.topics.subscription import Subscription
 from magnetar.storage.managed import cursor_storage
-from magnetar.storage.managed.cursor_record import CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorRecord
 
 from .mutant import Mutant, replace
 

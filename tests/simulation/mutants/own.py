@@ -5,24 +5,22 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from magnetar.actors.coordinator.office import TopicWatchers
 from magnetar.actors.coordinator.owner_methods import PlacementMethods
 from magnetar.actors.coordinator.topic_registry import TopicFacts, TopicRegistry
-from magnetar.actors.coordinator.topic_watchers import TopicWatchers
 from magnetar.actors.dispatch.consumer import AttachedConsumer
-from magnetar.actors.dispatch.draining import Holding, SlotHoldings
 from magnetar.actors.dispatch.failover import FailoverDispatcher
-from magnetar.actors.dispatch.waiting import WaitingEntries
+from magnetar.actors.dispatch.key_shared import Holding, SlotHoldings, WaitingEntries
 from magnetar.actors.keeping.inactivity import Inactivity
 from magnetar.actors.members.topic_lookup import Lookups
 from magnetar.actors.members.topic_watch import TopicWatch
 from magnetar.actors.topics import persistent
 from magnetar.actors.topics.access_modes import AccessRequest, TopicAccess
 from magnetar.actors.topics.non_persistent import PassingSubscription
-from magnetar.actors.topics.positions import resolve
+from magnetar.actors.topics.persistent import resolve
 from magnetar.actors.topics.topic import SubscriptionStart
-from magnetar.client.consuming.chunk_receiver import ChunkReceiver
 from magnetar.client.consuming.message import Message, ReceivedEntry
-from magnetar.client.consuming.partition_consumer import PartitionConsumer
+from magnetar.client.consuming.partition_consumer import ChunkReceiver, PartitionConsumer
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.letters.handling import Letters
 from magnetar.protocol.errors import MagnetarError, OutcomeUnknown, StaleEpoch
@@ -39,8 +37,7 @@ from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.ledger.writer_state import LedgerWriterState, SlotState
 from magnetar.storage.managed.acknowledged import EntryRanges
 from magnetar.storage.managed.cursor import Cursor
-from magnetar.storage.managed.cursor_changes import Whole
-from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.cursor_state import CursorState, Whole
 from magnetar.storage.managed.cursor_storage import CursorStorage, StorageState
 from magnetar.storage.managed.record import ManagedLedgerRecord, OwnedRecord, TopicEpoch
 from magnetar.storage.metadata.ledger_ids import LedgerIds

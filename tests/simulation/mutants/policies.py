@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 
 from magnetar.actors.coordinator.member_lists import MemberLists
-from magnetar.actors.members.contracts_namespaces import NamespacePolicies
+from magnetar.actors.members.contracts_coordinator import NamespacePolicies
 
 from .mutant import Mutant, replace
 

@@ -15,8 +15,7 @@ from magnetar.protocol.errors import EntryUnknown, NoSuchEntry
 from magnetar.storage.bookie.damage import DamageKeeper
 from magnetar.storage.ledger import lost_bookies
 from magnetar.storage.ledger.recovery import LedgerRecovery
-from magnetar.storage.managed.cursor_record import CURSOR_RECORDS
-from magnetar.storage.managed.cursor_storage import CursorStorage
+from magnetar.storage.managed.cursor_storage import CURSOR_RECORDS, CursorStorage
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.entry_gaps import Range
 from magnetar.storage.metadata.ledger_records import LedgerRecord

@@ -11,7 +11,7 @@ from functools import partial
 from magnetar.actors.auditor import pace
 from magnetar.actors.auditor.index import LedgerCondition
 from magnetar.actors.auditor.repair import LedgerRepair
-from magnetar.actors.bookie.collecting import Collecting
+from magnetar.actors.bookie.service import Collecting
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.members.contracts_bookie import BookieContract, Copied, Lacking, Part
 from magnetar.actors.members.contracts_coordinator import LedgerChanges, UnnamedLedgers

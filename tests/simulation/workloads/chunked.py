@@ -12,7 +12,7 @@ from typing import Any
 
 import magnetar
 from magnetar.client.core.message_id import ChunkedMessageId
-from magnetar.client.producing.entry_encoder import EntryEncoder
+from magnetar.client.producing.partition_producer import EntryEncoder
 from magnetar.protocol.errors import Timeout
 
 from ..checkers.history import History

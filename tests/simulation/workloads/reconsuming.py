@@ -16,7 +16,7 @@ from typing import Any
 import magnetar
 from magnetar import ConsumerDeadLetterPolicy
 from magnetar.client.core.message_id import MessageId
-from magnetar.client.letters.policy import ORIGIN_MESSAGE_ID, REAL_TOPIC
+from magnetar.client.letters.handling import ORIGIN_MESSAGE_ID, REAL_TOPIC
 from magnetar.protocol.errors import MagnetarError, Timeout
 from magnetar.protocol.topics import TopicName
 

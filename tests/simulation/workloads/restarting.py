@@ -24,7 +24,7 @@ from magnetar.actors.processes import restarts
 from magnetar.cluster.handle import RESTART_ORDER
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.names import COORDINATOR_ID
-from magnetar.storage.managed import rollover
+from magnetar.storage.managed import chain_writer
 
 from ..checkers.history import History
 from ..checkers.restart_watch import RestartWatch
@@ -81,7 +81,7 @@ class Restarting(Workload):
         stack.enter_context(patch.object(restarts, "SAFE_TIMEOUT_S", SAFE_S))
         stack.enter_context(patch.object(restarts, "SETTLE_TIMEOUT_S", SAFE_S))
         stack.enter_context(patch.object(restarts, "BACK_TIMEOUT_S", BACK_S))
-        stack.enter_context(patch.object(rollover, "DEGRADED_ROLLOVER_MIN_S", self._rollover_s))
+        stack.enter_context(patch.object(chain_writer, "DEGRADED_ROLLOVER_MIN_S", self._rollover_s))
 
     def _closes(self, node: Node, carrier: Carrier) -> None:
         kept = carrier.supervisor._kept.get(node.name)

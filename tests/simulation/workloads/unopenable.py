@@ -14,8 +14,8 @@ from typing import Any
 
 import magnetar
 from magnetar.client.consuming.partition_consumer import PartitionConsumer
-from magnetar.client.producing.entry_encoder import EntryEncoder
 from magnetar.client.producing.outbox import Batch
+from magnetar.client.producing.partition_producer import EntryEncoder
 from magnetar.protocol.entries import build_entry, parse_entry
 from magnetar.protocol.errors import ChecksumError, MagnetarError, Timeout
 from magnetar.protocol.message_id import Position

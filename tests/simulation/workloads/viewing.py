@@ -20,8 +20,8 @@ from typing import Any
 import magnetar
 from magnetar.actors.compaction.topic_compaction import CompactionState
 from magnetar.client.core.message_id import MessageId
-from magnetar.client.producing.entry_encoder import EntryEncoder
 from magnetar.client.producing.outbox import Batch
+from magnetar.client.producing.partition_producer import EntryEncoder
 from magnetar.protocol.entries import build_entry, parse_entry
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.names import COMPACTION_CURSOR

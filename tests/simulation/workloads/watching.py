@@ -15,8 +15,7 @@ from random import Random
 
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.actors.members.matched_topics import names_of
-from magnetar.client.consuming.topic_listing import TopicListing
-from magnetar.client.consuming.topic_pattern import TopicPattern
+from magnetar.client.consuming.topic_discovery import TopicListing, TopicPattern
 from magnetar.client.core.configuration import RegexSubscriptionMode
 from magnetar.protocol.errors import KeyExists, MagnetarError, TopicNotFound
 

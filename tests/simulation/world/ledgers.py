@@ -12,7 +12,7 @@ from contextvars import Context, copy_context
 from random import Random
 from typing import Any
 
-from magnetar.actors.auditor.ledger_feed import LedgerFeed
+from magnetar.actors.auditor.index import LedgerFeed
 from magnetar.actors.auditor.service import Auditor
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.members.contracts_coordinator import LedgerChanges, UnnamedLedgers

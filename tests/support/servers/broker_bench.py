@@ -9,8 +9,7 @@ from typing import Any
 from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import ServerConnection
 from magnetar.actors.connections.forwarding import Forwards
-from magnetar.actors.connections.limits import ConnectionLimits
-from magnetar.actors.connections.publish_budget import PublishBudget
+from magnetar.actors.connections.limits import ConnectionLimits, PublishBudget
 from magnetar.actors.members.broker_addresses import Reach, reach
 from magnetar.actors.members.contracts_coordinator import BrokerInfo
 from magnetar.actors.schemas.registry import SchemaRegistry

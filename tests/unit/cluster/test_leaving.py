@@ -1,6 +1,6 @@
 """A Ray node that ends: what has to move first."""
 
-from magnetar.cluster.leaving import moving_from
+from magnetar.cluster.draining import moving_from
 from magnetar.protocol.cluster_status import ProcessStatus
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.protocol import errors, server_errors
+from magnetar.protocol import errors
 from magnetar.protocol.errors import MagnetarError, error_from_wire, error_to_wire
 from magnetar.protocol.pulsar_pb2 import ServerError
 
@@ -84,7 +84,7 @@ def test_nonsense_becomes_rpc_error(name: object, message: object, details: obje
 
 def test_every_server_error_has_its_class() -> None:
     numbers = sorted(ServerError.values())
-    assert numbers == list(range(len(server_errors.SERVER_ERRORS)))
+    assert numbers == list(range(len(errors.SERVER_ERRORS)))
     for number in numbers:
         error = errors.exception_for_server_error(number, "text")
         assert errors.server_error_code(error) == number

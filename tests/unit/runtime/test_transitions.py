@@ -11,22 +11,23 @@ from magnetar.actors.connections import connection as server_connection
 from magnetar.actors.connections import forwarding
 from magnetar.actors.coordinator import membership
 from magnetar.actors.delays import buckets
-from magnetar.actors.members import coordinator_link, slot_view
+from magnetar.actors.members import coordinator_link
 from magnetar.actors.policies import watch
 from magnetar.actors.processes import supervisor
 from magnetar.actors.topics import access_modes
 from magnetar.client.core import connection, registration
 from magnetar.client.network import liveness
 from magnetar.protocol.errors import MagnetarError
-from magnetar.runtime.rpc import connection_state, handshake
+from magnetar.runtime.rpc import connection as rpc_connection
+from magnetar.runtime.rpc import handshake
 from magnetar.runtime.transitions import ForbiddenTransition, check_transition
-from magnetar.storage.bookie import journal_batch, journal_files, segment
+from magnetar.storage.bookie import journal, journal_files, segment
 from magnetar.storage.ledger import bookie_client, lost_bookies, recovery_state, writer_state
-from magnetar.storage.managed import chain, cursor_storage, cursor_writer, life
+from magnetar.storage.managed import chain, cursor, cursor_storage, life
 from magnetar.storage.metadata import ledger_metadata
 
 TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
-    "connections of the internal RPC": connection_state.TRANSITIONS,
+    "connections of the internal RPC": rpc_connection.TRANSITIONS,
     "handshakes of the internal RPC": handshake.TRANSITIONS,
     "sessions of members": membership.TRANSITIONS,
     "bookies": bookie_service.TRANSITIONS,
@@ -34,11 +35,11 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "connections of brokers": server_connection.TRANSITIONS,
     "forwarded connections": forwarding.TRANSITIONS,
     "links to the coordinator": coordinator_link.TRANSITIONS,
-    "views of the slots": slot_view.TRANSITIONS,
+    "views of the slots": coordinator_link.VIEW_TRANSITIONS,
     "watches of policies": watch.TRANSITIONS,
     "supervised nodes": supervisor.TRANSITIONS,
     "segments": segment.TRANSITIONS,
-    "batches of journals": journal_batch.TRANSITIONS,
+    "batches of journals": journal.BATCH_TRANSITIONS,
     "journal files that are being made": journal_files.TRANSITIONS,
     "channels to bookies": bookie_client.TRANSITIONS,
     "bookies that may be lost": lost_bookies.TRANSITIONS,
@@ -49,7 +50,7 @@ TABLES: dict[str, Mapping[enum.Enum, Collection[enum.Enum]]] = {
     "reading of fenced ledgers": recovery_state.READING_TRANSITIONS,
     "managed ledgers": life.TRANSITIONS,
     "writers of chains": chain.TRANSITIONS,
-    "writers of cursors": cursor_writer.TRANSITIONS,
+    "writers of cursors": cursor.WRITER_TRANSITIONS,
     "storage of cursors": cursor_storage.TRANSITIONS,
     "connections of clients": connection.TRANSITIONS,
     "watches of silent brokers": liveness.TRANSITIONS,

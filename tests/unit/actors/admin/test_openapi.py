@@ -9,8 +9,8 @@ import pytest
 from aiohttp import web
 
 from magnetar.actors.admin.openapi import document
-from magnetar.actors.admin.paths import add_routes
 from magnetar.actors.admin.routes import PATH_PARAMETERS
+from magnetar.actors.admin.service import add_routes
 from magnetar.actors.admin.shapes import example_of, shape_of
 from magnetar.actors.admin.topic_figures import storage_json, topic_json
 from magnetar.actors.admin.topic_routes import TOPIC_SHAPE

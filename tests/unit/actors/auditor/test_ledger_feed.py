@@ -2,10 +2,10 @@
 
 import pytest
 
-from magnetar.actors.auditor import ledger_feed
-from magnetar.actors.auditor.ledger_feed import LedgerFeed
-from magnetar.actors.bookie import collecting as collecting_module
-from magnetar.actors.bookie.collecting import Collecting
+from magnetar.actors.auditor import index
+from magnetar.actors.auditor.index import LedgerFeed
+from magnetar.actors.bookie import service as collecting_module
+from magnetar.actors.bookie.service import Collecting
 from magnetar.actors.members.contracts_coordinator import LedgerChanges, UnnamedLedgers
 from magnetar.protocol.errors import ProtocolError
 from magnetar.storage.metadata import keys as metadata_keys
@@ -60,7 +60,7 @@ def test_what_another_coordinator_knew_or_the_future_is_not_complete(epoch: int,
 
 
 def test_what_is_forgotten_is_said_to_be_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_feed, "CHANGES_MAX", 4)
+    monkeypatch.setattr(index, "CHANGES_MAX", 4)
     feed = LedgerFeed(3)
     feed.written(deleted(1, 2, 3, 4, 5))
     assert not feed.changes(3, 0).complete and feed.changes(3, 3).ledgers == [4, 5]
@@ -71,7 +71,7 @@ async def changed(collecting: Collecting, coordinator: Coordinator) -> list[int]
 
 
 async def test_a_bookie_compares_all_first_and_then_asks_for_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_feed, "CHANGES_PER_ANSWER", 2)
+    monkeypatch.setattr(index, "CHANGES_PER_ANSWER", 2)
     coordinator, collecting = Coordinator(LedgerFeed(3)), Collecting()
     coordinator.feed.written(deleted(1))
     assert await changed(collecting, coordinator) is None
@@ -113,7 +113,7 @@ async def test_a_bookie_left_behind_asks_for_what_the_auditor_does_not_place_the
 
 
 async def test_a_bookie_compares_all_when_another_coordinator_forgot_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_feed, "CHANGES_MAX", 4)
+    monkeypatch.setattr(index, "CHANGES_MAX", 4)
     coordinator = Coordinator(LedgerFeed(3))
     collecting = await following(coordinator)
     coordinator.feed, coordinator.ready = LedgerFeed(4), True

@@ -6,11 +6,10 @@ import pytest
 
 from magnetar.actors.auditor import orphans as orphan_ledgers
 from magnetar.actors.auditor import pace as pace_module
-from magnetar.actors.auditor.orphans import OrphanLedgers
+from magnetar.actors.auditor.orphans import RECORD_KINDS, OrphanLedgers
 from magnetar.actors.auditor.pace import ReadPace
-from magnetar.actors.auditor.record_kinds import RECORD_KINDS
 from magnetar.protocol.errors import ConditionFailed, MetadataError, MetadataUnavailable
-from magnetar.storage.managed.cursor_record import CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorRecord
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.managed.pins import PinRecord
 from magnetar.storage.managed.record import ManagedLedgerRecord

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.actors.auditor.record_kinds import RECORD_KINDS
+from magnetar.actors.auditor.orphans import RECORD_KINDS
 from magnetar.actors.members.permissions import BROKER_RECORDS
 from magnetar.protocol.errors import MetadataError
 from magnetar.runtime.rpc.messages import pack

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.actors.broker import load_reporting
-from magnetar.actors.broker.load_reporting import LoadReporting, counts_of_topic
+from magnetar.actors.broker import service
+from magnetar.actors.broker.service import LoadReporting, counts_of_topic
 from magnetar.actors.topics.subscription_members import SubscriptionMembers
 from magnetar.protocol.errors import CoordinatorUnavailable
 from magnetar.protocol.load_figures import LoadReport
@@ -140,5 +140,5 @@ def test_what_former_and_present_consumers_got_is_counted() -> None:
 
 
 async def test_many_topics_are_looked_at_in_several_steps(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_reporting, "TOPICS_AT_A_TIME", 1)
+    monkeypatch.setattr(service, "TOPICS_AT_A_TIME", 1)
     assert (await reports_of(world, 1)).topics == 1

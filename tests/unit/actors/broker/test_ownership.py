@@ -8,8 +8,8 @@ import pytest
 
 from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.members.contracts_coordinator import GrantPage, Owner, TopicGrant
+from magnetar.actors.members.coordinator_link import SlotView
 from magnetar.actors.members.feeds import KnownTopics
-from magnetar.actors.members.slot_view import SlotView
 from magnetar.protocol.errors import CoordinatorUnavailable, NotAllowedError, ServiceUnitNotReady
 from magnetar.protocol.slots import slot_of
 from magnetar.protocol.topics import TopicName

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from magnetar.actors.connections import refusals
+from magnetar.actors.connections import limits
 from magnetar.protocol.commands import BROKER_REQUEST_ID, encode
 from magnetar.protocol.frames import FrameDecoder
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandConnect, CommandError, ServerError
@@ -84,8 +84,8 @@ async def test_the_answer_waits_for_connect(full: BrokerFront) -> None:
 
 
 async def test_a_silent_client_is_answered_and_closed(full: BrokerFront, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refusals, "CONNECT_TIMEOUT_S", 0.05)
-    monkeypatch.setattr(refusals, "LINGER_S", 0.05)
+    monkeypatch.setattr(limits, "CONNECT_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(limits, "LINGER_S", 0.05)
     stranger = await Stranger.open(full)
     assert (await stranger.answer()).error == ServerError.NotAllowedError
     await until(lambda: not full.connection_limits.refusals.open)  # although the client keeps its side open
@@ -103,7 +103,7 @@ async def test_a_client_that_ends_its_side_first_gets_the_reason(full: BrokerFro
 async def test_beyond_a_number_of_refusals_a_connection_is_closed_at_once(
     full: BrokerFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(refusals, "REFUSALS_MAX", 2)
+    monkeypatch.setattr(limits, "REFUSALS_MAX", 2)
     strangers = [await Stranger.open(full) for _ in range(2)]
     await until(lambda: len(full.connection_limits.refusals.open) == 2)
     flood = [await Stranger.open(full) for _ in range(AT_ONCE)]
@@ -120,7 +120,7 @@ async def test_beyond_a_number_of_refusals_a_connection_is_closed_at_once(
 
 async def test_a_client_that_sends_too_much_is_cut_off(full: BrokerFront) -> None:
     stranger = await Stranger.open(full)
-    stranger.writer.write((1 << 30).to_bytes(4) + bytes(refusals.READ_MAX_BYTES))
+    stranger.writer.write((1 << 30).to_bytes(4) + bytes(limits.READ_MAX_BYTES))
     await until(lambda: full.connection_limits.refusals.open)
     await until(lambda: not full.connection_limits.refusals.open)
     await stranger.close()
@@ -138,7 +138,7 @@ async def test_a_broker_that_ends_keeps_nothing_of_refused_connections(full: Bro
     await until(lambda: len(full.connection_limits.refusals.open) == 3)
     (first, *_) = full.connection_limits.refusals.open
     full.connection_limits.refusals.close()
-    assert not full.connection_limits.refusals.open and first.state is refusals.RefusalState.CLOSED
+    assert not full.connection_limits.refusals.open and first.state is limits.RefusalState.CLOSED
     for stranger in strangers:
         async with asyncio.timeout(10):
             assert await stranger.reader.read() == b""

@@ -7,7 +7,7 @@ import pytest
 from magnetar.actors.coordinator.namespaces import Namespaces
 from magnetar.actors.coordinator.topic_policies import TopicPolicies, policy_page
 from magnetar.actors.coordinator.topic_registry import TopicRegistry
-from magnetar.actors.members.contracts_namespaces import NamespacePolicies
+from magnetar.actors.members.contracts_coordinator import NamespacePolicies
 from magnetar.protocol.errors import (
     InvalidConfiguration,
     MetadataError,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from magnetar.actors.coordinator.namespaces import Namespaces
-from magnetar.actors.members.contracts_namespaces import NamespacePolicies
+from magnetar.actors.members.contracts_coordinator import NamespacePolicies
 from magnetar.protocol.errors import BadVersion, NoSuchKey, NotAllowedError, OutcomeUnknown
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings

@@ -7,7 +7,7 @@ import pytest
 from magnetar.actors.coordinator.namespaces import Namespaces
 from magnetar.actors.coordinator.topic_policies import TopicPolicies
 from magnetar.actors.coordinator.topic_registry import TopicRegistry
-from magnetar.actors.members.contracts_namespaces import NamespacePolicies
+from magnetar.actors.members.contracts_coordinator import NamespacePolicies
 from magnetar.actors.policies.record import NamespaceRecord
 from magnetar.protocol.errors import (
     BadVersion,

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from magnetar.actors.delays import buckets as buckets_module
-from magnetar.actors.delays import store as store_module
+from magnetar.actors.delays import buckets as store_module
 from magnetar.protocol.commands import ack
 from magnetar.protocol.entries import parse_entry
 from magnetar.protocol.errors import NotEnoughBookies, StaleEpoch
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import SystemClock
-from magnetar.storage.managed.cursor_record import CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import list_all
 from support.clients.wire_peer import WirePeer, entry

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.actors.keeping.backlog import Backlog, measure, place_with_bytes_behind
+from magnetar.actors.keeping.topic_keeping import Backlog, measure, place_with_bytes_behind
 from magnetar.storage.managed.chain import LedgerInfo
 
 INFOS = [LedgerInfo(3, 0, 10, 1000, True), LedgerInfo(5, 0, 0, 0, True), LedgerInfo(7, 0, 10, 500)]

@@ -6,7 +6,7 @@ from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.broker.methods import BrokerRpc
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.members import permissions
-from magnetar.actors.members.coordinator_pushes import CoordinatorPushes
+from magnetar.actors.members.coordinator_link import CoordinatorPushes
 from magnetar.protocol.errors import AuthorizationError
 from magnetar.protocol.names import ROLES
 from magnetar.runtime.rpc.connection import RpcService

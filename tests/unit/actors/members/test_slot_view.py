@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from magnetar.actors.members.slot_view import KEPT_BACK_MAX, SlotView, ViewState
+from magnetar.actors.members.coordinator_link import KEPT_BACK_MAX, SlotView, ViewState
 from magnetar.protocol.slots import slot_of
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner, SlotRows

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.actors.members import topic_watch
-from magnetar.actors.members.contracts_coordinator import CoordinatorContract
-from magnetar.actors.members.contracts_topics import TopicChange
+from magnetar.actors.members.contracts_coordinator import CoordinatorContract, TopicChange
 from magnetar.actors.members.topic_watch import NamespaceState, TopicWatch
 from magnetar.protocol.errors import CoordinatorUnavailable
 from magnetar.runtime.environment import Environment

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from magnetar.actors.schemas.avro_definition import InvalidAvro, canonical_text, parse_avro
-from magnetar.actors.schemas.avro_resolution import STEPS_MAX, obstacle
+from magnetar.actors.schemas.compatibility import STEPS_MAX, obstacle
 
 VERDICTS = Path(__file__).with_name("avro_verdicts.tsv")
 """What Avro 1.12.0 for Java says, as Pulsar 4.2.4 asks it: verdict, writer, reader. The pairs are random."""

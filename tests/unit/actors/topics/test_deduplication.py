@@ -20,7 +20,7 @@ from magnetar.protocol.names import DEDUPLICATION_CURSOR
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.settings.declarations import Settings
-from magnetar.storage.managed.cursor_record import CursorKind
+from magnetar.storage.managed.cursor_storage import CursorKind
 from support.servers.broker_bench import until
 
 NAME = TopicName.parse("persistent://public/default/t")

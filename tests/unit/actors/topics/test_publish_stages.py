@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from magnetar.actors.policies.effective import EffectivePolicies
-from magnetar.actors.topics.encryption_required import EncryptionRequired
 from magnetar.actors.topics.producer import AttachedProducer, ProducerState, Publish
 from magnetar.actors.topics.publishing import Publishing, PublishStage, Refusal
-from magnetar.actors.topics.stages import MessageSizeLimit, publish_stages
+from magnetar.actors.topics.stages import EncryptionRequired, MessageSizeLimit, publish_stages
 from magnetar.actors.topics.topic import TopicState
 from magnetar.protocol.commands import send_error, send_receipt
 from magnetar.protocol.errors import BookieUnavailable, BrokerMetadataError, NotAllowedError

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from magnetar.client.consuming.permits import Permits
+from magnetar.client.consuming.partition_consumer import Permits
 from magnetar.client.consuming.receive_queue import ReceiveQueue
 from magnetar.client.core.threading_bridge import NoLock
 from magnetar.protocol.commands import flow

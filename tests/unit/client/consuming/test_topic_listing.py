@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.client.consuming.topic_listing import TopicListing
-from magnetar.client.consuming.topic_pattern import TopicPattern
+from magnetar.client.consuming.topic_discovery import TopicListing, TopicPattern
 from magnetar.client.core.configuration import RegexSubscriptionMode
 from magnetar.protocol.errors import NotAllowedError, ProtocolError, ServiceUnitNotReady
 from magnetar.protocol.pulsar_pb2 import (

@@ -11,7 +11,7 @@ from magnetar.client.core.configuration import (
     ConsumerType,
     DeadLetterProducerContext,
 )
-from magnetar.client.letters.policy import LetterPolicy, letter_properties, reconsume_times
+from magnetar.client.letters.handling import LetterPolicy, letter_properties, reconsume_times
 from magnetar.protocol.errors import InvalidConfiguration, InvalidTopicName
 from magnetar.protocol.pulsar_pb2 import KeyValue, MessageMetadata
 

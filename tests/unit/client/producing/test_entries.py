@@ -10,8 +10,8 @@ from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.configuration import CompressionType
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.producing.attributes import Attributes
-from magnetar.client.producing.entry_encoder import EntryEncoder
 from magnetar.client.producing.outbox import Batch, ignore
+from magnetar.client.producing.partition_producer import EntryEncoder
 from magnetar.protocol.batches import decode_batch, encode_batch, encode_single
 from magnetar.protocol.entries import parse_entry
 from magnetar.protocol.errors import MessageTooBig, OperationNotSupported, ProtocolError

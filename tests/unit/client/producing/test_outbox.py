@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from magnetar.client.core.threading_bridge import LoopSignal, NoLock
 from magnetar.client.producing.attributes import Attributes
-from magnetar.client.producing.keyed_outbox import KeyedOutbox
-from magnetar.client.producing.outbox import Batch, Outbox, ignore
+from magnetar.client.producing.outbox import Batch, KeyedOutbox, Outbox, ignore
 from magnetar.protocol.batches import decode_batch
 from magnetar.protocol.errors import AlreadyClosed
 

@@ -6,8 +6,7 @@ import pytest
 
 from magnetar.client.core.threading_bridge import NoLock
 from magnetar.client.producing.attributes import Attributes
-from magnetar.client.producing.keyed_outbox import KeyedOutbox
-from magnetar.client.producing.outbox import Outbox, ignore
+from magnetar.client.producing.outbox import KeyedOutbox, Outbox, ignore
 
 
 class Handover:

@@ -4,7 +4,7 @@ import pytest
 
 from magnetar.client.core.configuration import HashingScheme, PartitionsRoutingMode, ProducerConfiguration
 from magnetar.client.core.outgoing_message import OutgoingMessage
-from magnetar.client.producing.routing import Router, make_router
+from magnetar.client.producing.topic_producer import Router, make_router
 from magnetar.protocol.errors import InvalidMessage
 from magnetar.runtime.environment import SeededChance
 

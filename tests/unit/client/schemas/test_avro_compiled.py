@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.client.schemas.avro_compiled import decoder_of, writer_of
-from magnetar.client.schemas.avro_schema import AvroSchema
+from magnetar.client.schemas.avro_schema import AvroSchema, decoder_of, writer_of
 from magnetar.client.schemas.models import shape_of
 from magnetar.protocol.errors import SchemaSerializationError
 

@@ -20,9 +20,9 @@ from magnetar.runtime.rpc.connection import (
     STATUS_OK,
     Identity,
     RpcConnection,
+    RpcConnectionState,
     rpc_connect,
 )
-from magnetar.runtime.rpc.connection_state import RpcConnectionState
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.messages import encode_call
 from magnetar.runtime.rpc.server import RpcServer

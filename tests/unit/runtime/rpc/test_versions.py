@@ -4,10 +4,9 @@ import pytest
 
 from magnetar.protocol.errors import HandshakeRefused, ProtocolError
 from magnetar.runtime.rpc import handshake
-from magnetar.runtime.rpc.handshake import Handshake
+from magnetar.runtime.rpc.handshake import OURS, Handshake, RpcVersions
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.messages import pack, unpack
-from magnetar.runtime.rpc.versions import OURS, RpcVersions
 
 ROOT = RootKeys(b"s" * 32)
 COORDINATOR = Identity("c", "coordinator", "coordinator", "1")

@@ -6,8 +6,8 @@ import pickle
 import pytest
 
 from magnetar.protocol.errors import SettingError
-from magnetar.runtime.settings.absent import absent_feature
 from magnetar.runtime.settings.declarations import Settings
+from magnetar.runtime.settings.text import absent_feature
 
 
 def test_the_defaults_are_pulsars():

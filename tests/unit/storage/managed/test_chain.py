@@ -9,8 +9,8 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.ensemble import Copies, should_move
 from magnetar.storage.ledger.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
+from magnetar.storage.managed.chain_writer import DEGRADED_ROLLOVER_MIN_S, RolloverRule
 from magnetar.storage.managed.record import ManagedLedgerRecord
-from magnetar.storage.managed.rollover import DEGRADED_ROLLOVER_MIN_S, RolloverRule
 from magnetar.storage.managed.trimming import Needs, trimmable
 
 

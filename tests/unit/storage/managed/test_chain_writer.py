@@ -212,7 +212,7 @@ async def test_a_topic_taken_over_while_it_waits_for_its_next_start_touches_no_l
 
 
 async def test_returning_bookies_end_an_under_replicated_ledger_early(cluster, monkeypatch):
-    monkeypatch.setattr("magnetar.storage.managed.rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
+    monkeypatch.setattr("magnetar.storage.managed.chain_writer.DEGRADED_ROLLOVER_MIN_S", 0.05)
     cluster.list_all(without=["bookie-3"])
     managed = await open_(cluster, keep=True)
     await append(managed, bodies(2))
@@ -226,7 +226,7 @@ async def test_returning_bookies_end_an_under_replicated_ledger_early(cluster, m
 
 async def test_a_lost_bookie_ends_the_ledgers_of_an_idle_topic(cluster, monkeypatch):
     """Nobody appends, so no failed add says that a copy is gone; the auditor repairs only what is closed."""
-    monkeypatch.setattr("magnetar.storage.managed.rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
+    monkeypatch.setattr("magnetar.storage.managed.chain_writer.DEGRADED_ROLLOVER_MIN_S", 0.05)
     monkeypatch.setattr(cluster.client.lost, "_grace_s", 0.05)
     cluster.bookies["bookie-4"] = FakeBookie("bookie-4")
     managed = await open_(cluster, keep=True)
@@ -250,7 +250,7 @@ async def test_a_lost_bookie_ends_the_ledgers_of_an_idle_topic(cluster, monkeypa
 
 async def test_a_bookie_in_limbo_ends_the_ledgers_of_an_idle_topic_without_a_spare(cluster, monkeypatch):
     """Limbo lasts until they are closed; there are two other bookies only, which is enough for an ack quorum."""
-    monkeypatch.setattr("magnetar.storage.managed.rollover.DEGRADED_ROLLOVER_MIN_S", 0.05)
+    monkeypatch.setattr("magnetar.storage.managed.chain_writer.DEGRADED_ROLLOVER_MIN_S", 0.05)
     monkeypatch.setattr(cluster.client.lost, "_grace_s", 0.05)
     managed = await open_(cluster, keep=True)
     cursor = await managed.open_cursor("reader")

@@ -6,7 +6,7 @@ import pytest
 
 from magnetar.protocol.compacted_entries import decode_compacted, encode_compacted
 from magnetar.protocol.errors import LedgerFenced, MetadataUnavailable, NoSuchLedger, StaleEpoch
-from magnetar.storage.managed.cursor_record import CursorKind
+from magnetar.storage.managed.cursor_storage import CursorKind
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.record import CHAIN_RECORDS, CompactedLedger, ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys

@@ -18,10 +18,10 @@ from magnetar.protocol.errors import (
     StaleEpoch,
     SubscriptionNotFound,
 )
-from magnetar.storage.managed import cursor_ledger
+from magnetar.storage.managed import cursor_storage
 from magnetar.storage.managed.chain import LedgerChain
-from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
 from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.cursor_storage import CursorKind, CursorRecord
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from support.fakes.bookies import Adds, until
@@ -184,8 +184,8 @@ async def test_the_cursor_ledger_is_replaced_when_it_is_full(cluster):
 
 async def test_no_ack_hole_is_ever_dropped_however_many_entries_a_snapshot_needs(cluster, monkeypatch):
     monkeypatch.setattr("magnetar.storage.managed.cursor_storage.INLINE_STATE_MAX_BYTES", 100)
-    monkeypatch.setattr(cursor_ledger, "PART_SIZE_MAX_BYTES", 64)
-    monkeypatch.setattr(cursor_ledger.append, "__defaults__", (64,))
+    monkeypatch.setattr(cursor_storage, "PART_SIZE_MAX_BYTES", 64)
+    monkeypatch.setattr(cursor_storage.append, "__defaults__", (64,))
     managed, cursor, positions = await filled(cluster, 400)
     cursor.acknowledge(positions[1::2])
     await cursor.flush()
@@ -205,15 +205,15 @@ async def test_no_ack_hole_is_ever_dropped_however_many_entries_a_snapshot_needs
 
 async def test_a_snapshot_that_was_cut_off_leaves_the_one_before_it(cluster, monkeypatch):
     writer = await cluster.ledgers.create()
-    await cursor_ledger.append(writer, b"complete " * 20, 50)
+    await cursor_storage.append(writer, b"complete " * 20, 50)
     adds = Adds()
-    for body in cursor_ledger.split(b"cut off  " * 20, 50)[:-1]:
+    for body in cursor_storage.split(b"cut off  " * 20, 50)[:-1]:
         writer.add(body, adds.callback)
     await adds.wait(3)
     metadata = await writer.close()
     reader = cluster.ledgers.reader(metadata)
-    assert await cursor_ledger.read_last(reader, metadata.last_entry) == (b"complete " * 20, [])
-    assert await cursor_ledger.read_last(reader, 1) is None
+    assert await cursor_storage.read_last(reader, metadata.last_entry) == (b"complete " * 20, [])
+    assert await cursor_storage.read_last(reader, 1) is None
 
 
 async def test_an_old_owner_can_no_longer_write_a_cursor(cluster):
@@ -321,7 +321,7 @@ async def test_an_error_that_nobody_expected_is_told_too(cluster, monkeypatch):
         raise RuntimeError("nobody expected this")
 
     with monkeypatch.context() as patched:
-        patched.setattr(cursor_ledger, "append", broken)
+        patched.setattr(cursor_storage, "append", broken)
         cursor.acknowledge(positions[:5])
         with pytest.raises(MetadataError, match="nobody expected this"):
             await asyncio.wait_for(cursor.flush(), 5)

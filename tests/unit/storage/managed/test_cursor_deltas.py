@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from magnetar.protocol.bookie_wire import ENTRY_HEADER_SIZE_BYTES
 from magnetar.protocol.errors import LedgerFenced, MagnetarError, MetadataError, OutcomeUnknown, StaleEpoch
-from magnetar.storage.managed import cursor_ledger, cursor_storage
+from magnetar.storage.managed import cursor_storage
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
-from magnetar.storage.managed.cursor_changes import CHANGES_MAX
-from magnetar.storage.managed.cursor_ledger import CursorLog, read_last
-from magnetar.storage.managed.cursor_record import CursorRecord
-from magnetar.storage.managed.cursor_state import CursorState
+from magnetar.storage.managed.cursor_state import CHANGES_MAX, CursorState
+from magnetar.storage.managed.cursor_storage import CursorLog, CursorRecord, read_last
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import pack, unpack
@@ -112,7 +110,7 @@ async def test_a_large_state_is_packed_off_the_loop_and_changes_meanwhile_are_no
 
 
 async def test_snapshots_cost_no_more_than_the_deltas_between_them(cluster, monkeypatch):
-    monkeypatch.setattr(cursor_ledger, "DELTAS_SIZE_MIN_BYTES", 300)
+    monkeypatch.setattr(cursor_storage, "DELTAS_SIZE_MIN_BYTES", 300)
     managed, made, positions = await filled(cluster, 200)
     for position in positions[1::2]:
         made.acknowledge([position])
@@ -167,7 +165,7 @@ def test_changes_in_order_make_the_state_that_they_were_taken_from(seed, entries
 @pytest.mark.parametrize("cut", range(12))
 async def test_a_crash_behind_any_record_leaves_the_state_of_that_write(cluster, monkeypatch, cut):
     """Two snapshots of several parts each, with deltas behind them; what the ledger holds ends anywhere."""
-    monkeypatch.setattr(cursor_ledger.append, "__defaults__", (40,))
+    monkeypatch.setattr(cursor_storage.append, "__defaults__", (40,))
     one = chain(40)
     state = CursorState(one, (3, -1))
     log = CursorLog(await cluster.ledgers.create())

@@ -4,7 +4,7 @@ import pytest
 
 from magnetar.protocol.errors import MetadataError, NotAllowedError, SubscriptionNotFound
 from magnetar.runtime.rpc.messages import pack
-from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorKind, CursorRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from support.stores.managed_ledger_kit import NAME, append, bodies, open_
 

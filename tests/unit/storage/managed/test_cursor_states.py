@@ -6,9 +6,9 @@ import pytest
 
 from magnetar.protocol.errors import AlreadyClosed, MetadataUnavailable, NotEnoughBookies, OutcomeUnknown, StaleEpoch
 from magnetar.runtime.transitions import ForbiddenTransition
-from magnetar.storage.managed import cursor_ledger
+from magnetar.storage.managed import cursor_storage
+from magnetar.storage.managed.cursor import CursorWriterState
 from magnetar.storage.managed.cursor_storage import StorageState
-from magnetar.storage.managed.cursor_writer import CursorWriterState
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from support.fakes.bookies import Adds
 
@@ -133,7 +133,7 @@ async def test_a_doubt_about_the_record_outlives_a_failed_snapshot(cluster, monk
             lost.setattr(storage, "_put", unknown)
             with pytest.raises(OutcomeUnknown):
                 await cursor.flush()
-        patched.setattr(cursor_ledger, "append", failing)
+        patched.setattr(cursor_storage, "append", failing)
         with pytest.raises(NotEnoughBookies):
             await cursor.flush()
         assert storage.state is StorageState.IN_DOUBT

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorKind, CursorRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from support.stores.managed_ledger_kit import NAME, append, bodies, open_
 

@@ -5,8 +5,7 @@ import pytest
 from magnetar.protocol.bookie_wire import LedgerEntry
 from magnetar.protocol.errors import MetadataError
 from magnetar.runtime.rpc.messages import pack
-from magnetar.storage.managed.cursor_ledger import read_last, split
-from magnetar.storage.managed.cursor_record import CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorRecord, read_last, split
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
 

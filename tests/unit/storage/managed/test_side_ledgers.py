@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from magnetar.protocol.errors import AlreadyClosed, LedgerFenced, MetadataUnavailable, StaleEpoch
-from magnetar.storage.managed.cursor_record import CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorRecord
 from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys

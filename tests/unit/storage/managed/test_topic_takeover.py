@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from magnetar.actors.auditor.record_kinds import RECORD_KINDS
+from magnetar.actors.auditor.orphans import RECORD_KINDS
 from magnetar.protocol.errors import ConditionFailed, LedgerFenced, MagnetarError, MetadataUnavailable, StaleEpoch
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
