@@ -14,8 +14,8 @@ class ForbiddenTransition(RuntimeError):
     """A state machine was told to take a step that its table does not have: a defect of ours, never to be retried."""
 
 
-def check_transition(table: Mapping[S, Collection[S]], what: str, old: S, new: S) -> None:
-    """Check one change of state.
+def check_transition(table: Mapping[S, Collection[S]], what: object, old: S, new: S) -> None:
+    """Check one change of state. `what` becomes text only when the step is forbidden.
 
     Raises ForbiddenTransition when `table` does not allow it. That is a defect of the caller, never an answer to a
     client.

@@ -194,8 +194,11 @@ class Liveness:
 
     def _become(self, state: LivenessState) -> None:
         if state is not self.state:
-            check_transition(TRANSITIONS, f"the watch of {format_address(self._connection.address)}", self.state, state)
+            check_transition(TRANSITIONS, self, self.state, state)
             self.state = state
+
+    def __str__(self) -> str:
+        return f"the watch of {format_address(self._connection.address)}"
 
     def _look_at(self, moment: float) -> None:
         if self._timer is not None:

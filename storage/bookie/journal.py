@@ -108,8 +108,11 @@ class JournalBatch:
 
     def become(self, state: BatchState) -> None:
         """Change the state. Raises ForbiddenTransition for a step that the table does not have."""
-        check_transition(BATCH_TRANSITIONS, f"the batch at {self.start} of {self.segment.name}", self.state, state)
+        check_transition(BATCH_TRANSITIONS, self, self.state, state)
         self.state = state
+
+    def __str__(self) -> str:
+        return f"the batch at {self.start} of {self.segment.name}"
 
 
 BATCH_BYTES_MAX = 4 << 20

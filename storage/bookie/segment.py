@@ -123,7 +123,7 @@ class Segment:
 
     def become(self, state: SegmentState) -> None:
         """Enter the next state. Raises ForbiddenTransition."""
-        check_transition(TRANSITIONS, repr(self), self.state, state)
+        check_transition(TRANSITIONS, self, self.state, state)
         self.state = state
 
     def become_sealed(self, table: SegmentTable) -> None:

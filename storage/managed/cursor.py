@@ -151,8 +151,11 @@ class CursorWriter:
     # -- inside ------------------------------------------------------------------------------------------------------
 
     def _become(self, state: CursorWriterState) -> None:
-        check_transition(WRITER_TRANSITIONS, f"the writer of cursor {self._name}", self.state, state)
+        check_transition(WRITER_TRANSITIONS, self, self.state, state)
         self.state = state
+
+    def __str__(self) -> str:
+        return f"the writer of cursor {self._name}"
 
     async def _end(self, error: AlreadyClosed) -> None:
         """Begin no more writes; returns when none is under way."""
