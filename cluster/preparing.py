@@ -1,6 +1,5 @@
-"""What every start does before any process runs: the directory's identity, the metadata store, the plan.
-
-A check of the addresses that the brokers of a new cluster would tell clients, before any process starts.
+"""What every start does before any process runs: the directory's identity, the metadata store, the plan, a check of the
+addresses that brokers would tell clients.
 """
 
 import dataclasses

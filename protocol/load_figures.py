@@ -36,7 +36,7 @@ class Rates(NamedTuple):
 
 
 class UnitRates(NamedTuple):
-    """The rates of one unit: what a broker owns as a whole (`actors.balancing.units`)."""
+    """The rates of one unit: what a broker owns as a whole (`actors.balancing.balancer`)."""
 
     unit: str
     rates: Rates

@@ -72,12 +72,21 @@ class RpcFrameDecoder:
         FrameTooLarge as soon as a size field exceeds the limit; ProtocolError for a frame too short or of unknown kind.
         """
         frames: list[RpcFrameFields] = []
-        if type(data) is bytes and self._cutter.between_frames:
-            rest = self._take_whole_frames(data, frames)
-            if rest == len(data):
+        cutter = self._cutter
+        if type(data) is bytes and cutter.between_frames:
+            # The usual chunk: whole frames, one behind the other. The cutter judges what is cut off or wrong.
+            at, end, size_max = 0, len(data), cutter.frame_size_max
+            while at + HEADER_SIZE_BYTES <= end:
+                size, kind, code, request_id = _HEADER.unpack_from(data, at)
+                stop = at + _SIZE_FIELD_BYTES + size
+                if stop > end or size > size_max or size < OVERHEAD_SIZE_BYTES or kind > KIND_NOTIFY:
+                    break
+                frames.append((kind, code, request_id, data[at + HEADER_SIZE_BYTES : stop]))
+                at = stop
+            if at == end:
                 return frames
-            data = memoryview(data)[rest:]
-        view, cuts = self._cutter.cut(data)
+            data = memoryview(data)[at:]
+        view, cuts = cutter.cut(data)
         for start, end in cuts:
             kind, code, request_id = _INNER.unpack_from(view, start)
             if kind > KIND_NOTIFY:
@@ -85,20 +94,6 @@ class RpcFrameDecoder:
                 raise ProtocolError(f"an RPC frame has the unknown kind {kind}", kind=kind)
             frames.append((kind, code, request_id, bytes(view[start + OVERHEAD_SIZE_BYTES : end])))
         return frames
-
-    def _take_whole_frames(self, data: bytes, frames: list[RpcFrameFields]) -> int:
-        """The usual chunk: whole frames, one behind the other. Returns where the first begins that is cut off or wrong,
-        which the cutter then judges."""
-        at, end = 0, len(data)
-        size_max = self._cutter.frame_size_max
-        while at + HEADER_SIZE_BYTES <= end:
-            size, kind, code, request_id = _HEADER.unpack_from(data, at)
-            stop = at + _SIZE_FIELD_BYTES + size
-            if stop > end or size > size_max or size < OVERHEAD_SIZE_BYTES or kind > KIND_NOTIFY:
-                break
-            frames.append((kind, code, request_id, data[at + HEADER_SIZE_BYTES : stop]))
-            at = stop
-        return at
 
 
 def encode_frame_header(kind: int, code: int, request_id: int, payload_size: int) -> bytes:

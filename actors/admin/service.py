@@ -5,9 +5,7 @@ RPC. So it runs beside them and never on a broker's loop. A topic that is being 
 
 Answers are JSON as Pulsar's; an error is its HTTP status with `{"reason": …}`. A path of Pulsar's that is missing here
 is answered with 501. So it differs from a topic that does not exist (404). Bodies are small and bounded, and so is the
-number of requests under way. What a web page makes a browser send is refused (`admin.guard`). GET changes nothing.
-
-Finds the route of a request, and decodes the parameters of its path.
+number of requests under way. What a web page makes a browser send is refused (see below). GET changes nothing.
 
 Parts of a path are told apart before any of them is decoded, so that `%2F` and braces belong to a name. How a parameter
 is decoded is said in `protocol.path_encoding`. A slash at the end of a path has no meaning, as in Pulsar.

@@ -378,7 +378,7 @@ class BookieService(RpcService):
 
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
         """ADD, READ, FENCE, READ_LAC of `protocol.bookie_wire`."""
-        if connection.peer.role in MAY_NOT_FENCE and op == BookieOp.READ and decode_read(payload).fence:
+        if op == BookieOp.READ and connection.peer.role in MAY_NOT_FENCE and decode_read(payload).fence:
             connection.respond_error(
                 request_id,
                 AuthorizationError(f"{connection.peer.node_id} may not fence ledgers: its role does not permit it"),

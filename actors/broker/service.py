@@ -6,8 +6,6 @@ all its topics, ends its incarnation and registers as a new one. Its sockets sta
 to the coordinator alone changes nothing: it serves on with what it has.
 
 It keeps nothing that cannot be rebuilt from ledgers and metadata.
-
-Names for producers whose clients leave it to the broker.
 """
 
 import asyncio

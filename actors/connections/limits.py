@@ -1,17 +1,15 @@
-"""How many clients' connections a broker takes, in all and from one IP address, and how many of everything one
-connection may have. What single commands may hold is bounded in `protocol.bounds`.
+"""How many clients' connections a broker takes, in all and from one IP address, how many of everything one connection
+may have, and how many bytes of publishes all of them together. What single commands may hold is bounded in
+`protocol.bounds`.
 
-How a broker that has its maximum of connections refuses one more, so that the client gets the reason.
-
-A socket that is closed with unread bytes in it is reset, and the reset may destroy the answer that was sent before. So
-the broker reads the client's CONNECT, answers it with ERROR, and ends its own bytes. Then it waits for the peer's end.
-Pulsar sends the same answer without waiting for CONNECT, and closes at once: its clients often see a reset.
+A broker that has its maximum of connections refuses one more so that the client gets the reason. A socket that is
+closed with unread bytes in it is reset, and the reset may destroy the answer that was sent before. So the broker reads
+the client's CONNECT, answers it with ERROR, and ends its own bytes. Then it waits for the peer's end. Pulsar sends the
+same answer without waiting for CONNECT, and closes at once: its clients often see a reset.
 
 What was read is counted and thrown away. `TRANSITIONS` has the states of a refused connection. Invariants: a refused
 connection lasts CONNECT_TIMEOUT_S + LINGER_S at most, with one timer, and without a task. A broker has REFUSALS_MAX of
 them at most; beyond that, the answer is sent and the socket is closed at once.
-
-The bytes of publishes under way that one broker allows itself, all connections together.
 """
 
 import asyncio

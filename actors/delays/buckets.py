@@ -35,18 +35,15 @@ Invariants:
 - What is covered stays known until the read position has passed it, also when the bucket has gone. For its entries are
   on their way to consumers.
 
-A bucket that cannot be read for `store.READ_LIMIT_S` is given up. While the dispatcher begins, its range is then read
+A bucket that cannot be read for `READ_LIMIT_S` is given up. While the dispatcher begins, its range is then read
 again. Later the consumers are disconnected. They come back by themselves to a new dispatcher, which reads the range.
 
 Bounds: memory has up to four times the minimum for a bucket, if most of that is due within `SOON_MS`, else the minimum.
 Of each bucket it has one segment at a time, and 100 bytes for each segment. While no bucket can be stored, entries stay
 in memory. Nothing is refused. A cursor in memory has no buckets: there all held entries stay in memory.
 
-Buckets as they are stored: reading them back, and removing them, with as many tries as that takes.
-
-A bucket that cannot be read for `READ_LIMIT_S` is given up: the error is raised.
-
-Which positions of a subscription a dispatcher need not read, because buckets have them. Pure but for `bridged`.
+`BucketStore` reads buckets back and removes them, with as many tries as that takes. `Coverage` knows which positions
+of a subscription a dispatcher need not read.
 """
 
 import asyncio

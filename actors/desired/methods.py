@@ -1,4 +1,4 @@
-"""The coordinator's methods about what should run; see `members.contracts_desired`."""
+"""The coordinator's methods about what should run; see `members.contracts_coordinator`."""
 
 from ...protocol.cluster_status import DesiredView
 from ...protocol.errors import ClusterError

@@ -223,7 +223,10 @@ class SharedDispatcher(Dispatcher):
         return self._take_turn()
 
     def _unacked_messages(self) -> int:
-        return sum(consumer.unacked_messages for consumer in self.consumers)
+        messages = 0
+        for consumer in self.consumers:
+            messages += consumer.unacked_messages
+        return messages
 
     def _take_turn(self) -> AttachedConsumer | None:
         """The next consumer in the round robin of the best priority level that has an able one."""

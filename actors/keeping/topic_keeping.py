@@ -20,8 +20,6 @@ All this reaches the storage as acknowledgements only. So a crash loses at most 
 A durable subscription expires when it has had no consumer for `subscription_expiration_time_minutes`. It is then
 deleted as if a client had unsubscribed. When the topic closes, the time since which a subscription is idle is stored
 with its cursor, where it can expire. After a crash the time begins again, so no subscription expires too early.
-
-What is measured of a topic's backlog, and the place from which it is small enough. Pure.
 """
 
 import logging

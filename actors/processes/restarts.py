@@ -10,9 +10,9 @@ States of a restart of one member, each with the bound of its wait:
 It is safe when nothing drains or leaves, and every broker and bookie that should run has a session. For a bookie, no
 ledger that a broker writes has fewer copies than configured either, and a round of the auditor that began then found
 every closed ledger whole. So of each entry at most one copy is away. A coordinator that was superseded while it waited
-takes nothing away: the next one may restart another process. A ledger that lost a bookie is kept for some
-seconds before its writer goes on in another (`managed.rollover`). A second bookie that went away earlier would leave
-it below its ack quorum.
+takes nothing away: the next one may restart another process. A ledger that lost a bookie is kept for some seconds
+before its writer goes on in another (`managed.chain_writer`). A second bookie that went away earlier would leave it
+below its ack quorum.
 
 A wait that is too long, and a process that cannot be started several times, raise RestartStopped. What was begun goes
 on: the supervisor starts the process again until it runs. One process is restarted at a time.

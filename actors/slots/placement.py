@@ -32,8 +32,6 @@ ends when its slot gets another owner, or when its topic is deleted. If its owne
 
 Failed metadata writes are tried again with back-off as long as the coordinator is active. An unexpected error ends one
 round, never the task.
-
-What placement is given: the brokers that it asks about, and what it is to look at.
 """
 
 import asyncio

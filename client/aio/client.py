@@ -1,7 +1,4 @@
-"""The asyncio face of the client.
-
-The asyncio face of a consumer whose acknowledgements wait for the broker's receipt.
-"""
+"""The asyncio face of the client."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence

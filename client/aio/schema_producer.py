@@ -1,8 +1,8 @@
-"""The asyncio face of a producer that has a schema: values become payloads, and then go the way of all payloads.
+"""The asyncio face of a producer that has a schema, interceptors, or both.
+
+With a schema, values become payloads, and then go the way of all payloads.
 
 Producers without a schema are of the plain class, and pay nothing.
-
-The asyncio face of a producer that has interceptors.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,4 @@
-"""The blocking client: the public `Client`, with the names and defaults of the official Python client.
-
-The blocking face of a consumer whose acknowledgements wait for the broker's receipt.
-"""
+"""The blocking client: the public `Client`, with the names and defaults of the official Python client."""
 
 import asyncio
 import weakref

@@ -1,8 +1,7 @@
 """The blocking face of a consumer.
 
-The thread that tells a blocking consumer's event listener what happens, one event after the other.
-
-It is a thread of its own, so that the listener may call the consumer. It ends when the consumer is closed.
+Its event listener is called in a thread of its own, one event after the other, so that it may call the consumer. The
+thread ends when the consumer is closed.
 """
 
 import threading

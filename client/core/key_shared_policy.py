@@ -1,7 +1,4 @@
-"""How the consumers of a KeyShared subscription divide the keys among them.
-
-Ranges of key hashes, as applications give them.
-"""
+"""How the consumers of a KeyShared subscription divide the keys among them."""
 
 from collections.abc import Iterable
 from enum import IntEnum

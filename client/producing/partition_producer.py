@@ -9,8 +9,6 @@ for its head completes the head. An earlier receipt is stale. A later one means 
 connection. An entry fails by time-out only after all before it have ended. A message in chunks (`chunking`) ends with
 its last chunk, or fails as a whole. With `stop_on_failure` the first failure of an entry ends the producer: what lies
 behind it fails, too, and the topic then has no gap in the messages of this producer.
-
-From a closed batch to the entry that is sent and stored, or to the entries of a large message's chunks.
 """
 
 import asyncio

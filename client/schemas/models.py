@@ -5,9 +5,8 @@ Python has one type for several of Avro's, and `Annotated` chooses. `Annotated[i
 datetime alone microseconds. A Decimal needs `Annotated[Decimal, (precision, scale)]`. What has no definition is
 refused with InvalidConfiguration when the schema is made.
 
-Records of the official Python client (`pulsar.schema.Record`), which define and check themselves.
-
-The official client is not imported: its classes are known by what they have.
+Records of the official Python client (`pulsar.schema.Record`) define and check themselves. The official client is not
+imported: its classes are known by what they have.
 """
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""What a command of `magnetar admin` is: one row of a table.
-
-The beginnings of the admin's paths. Words in braces are filled with the parts of a request.
-"""
+"""What a command of `magnetar admin` is: one row of a table. Words in braces are filled with the parts of a request."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
-"""The commands of `namespaces`, without those of single policies.
+"""The commands of `namespaces`, without those of single policies, and the commands of permissions.
 
-Commands of permissions of namespaces, topics and subscriptions. Brokers do not check them yet.
+Brokers do not check permissions yet.
 """
 
 from .arguments import FORCE, NAMESPACE, TENANT, TOPIC, Argument, ArgumentPlace, choice, option

@@ -1,7 +1,4 @@
-"""The commands of `topics`, without those of subscriptions.
-
-Commands of the properties of namespaces and topics.
-"""
+"""The commands of `topics`, without those of subscriptions, and the commands of properties."""
 
 from typing import cast
 

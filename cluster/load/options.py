@@ -1,6 +1,6 @@
-"""Options that both commands of `magnetar perf` have.
+"""Options that both commands of `magnetar perf` have, and the plot that one of them asks for.
 
-A measured run as a picture: its rate and latencies over time, and the latencies of the whole run.
+The plot has the rate and the latencies over time, and the latencies of the whole run.
 """
 
 import math

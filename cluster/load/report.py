@@ -1,6 +1,6 @@
 """What a measured run shows: a line for each interval, a line for the whole run, and what a plot needs.
 
-Latencies in HDR histograms: of the last interval, and of the whole run.
+Latencies are kept in HDR histograms, one of the last interval and one of the whole run.
 """
 
 import asyncio

@@ -4,17 +4,15 @@ Two kinds of traffic share a connection. *Data requests* (entries) are an op, ra
 future and no task each. *Calls* (control) name a coroutine method `rpc_<name>` of the other end's service, with msgpack
 arguments and typed errors. Both ends may ask.
 
-`connection_state.TRANSITIONS` has the states. Closing answers every pending request with STATUS_DISCONNECTED exactly
-once; whether the peer carried it out is then unknown.
+`TRANSITIONS` has the states of a connection, at either end. Closing answers every pending request with
+STATUS_DISCONNECTED exactly once; whether the peer carried it out is then unknown.
 
 Until the peer has proven itself, its frames may have `HANDSHAKE_FRAME_SIZE_MAX` bytes: an unknown peer makes this
 process keep no more. A correct peer sends nothing behind its proof before the answer to it. So the larger limit, which
-holds from the next chunk on, is always in force in time. `rpc.admission` bounds the number of connections.
+holds from the next chunk on, is always in force in time. `rpc.server` bounds the number of connections.
 
 All frames written within one turn of the loop leave in one system call. The accepting side stops reading while its
 answers pile up; the initiating side never does, so that the two cannot wait for each other.
-
-The states of a connection of the internal RPC, at either end.
 """
 
 import asyncio

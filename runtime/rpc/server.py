@@ -63,7 +63,7 @@ class Admission(Generic[C]):
 
 
 class RpcServer:
-    """Accepts internal connections for one service, as many as `rpc.admission` allows."""
+    """Accepts internal connections for one service, as many as the bounds allow."""
 
     def __init__(
         self, env: Environment, identity: Identity, keys: Keys, service: RpcService, *, frame_size_max: int

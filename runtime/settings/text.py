@@ -1,8 +1,7 @@
 """Settings as text: reading a file of `name=value` lines, values from text, bounds, unknown names.
 
 Works on dataclass fields with the metadata that `settings` gives them, and knows no setting by itself.
-
-Features of Pulsar that Magnetar has not, and the names in `broker.conf` that belong to them.
+It names the features of Pulsar that a setting of `broker.conf` belongs to, when Magnetar has not got them.
 """
 
 import dataclasses

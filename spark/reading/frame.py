@@ -11,8 +11,6 @@ The rows stay until one of these, whichever comes first:
 - the end of the driver process.
 
 They do not go by themselves when `frame` is forgotten, because frames derived from it refer to them inside the JVM.
-
-A coroutine run to its end from blocking code, even if the calling thread runs a loop of its own (notebooks do).
 """
 
 # RayDP and pyarrow bring no types.

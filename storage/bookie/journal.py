@@ -35,7 +35,7 @@ from ...protocol.bookie_wire import BookieStatus
 from ...protocol.errors import DiskFull, StorageFailed
 from ...runtime.files import File, Files
 from ...runtime.offload import Lane
-from ...runtime.transitions import check_transition
+from ...runtime.transitions import forbidden
 from .journal_files import JournalFiles
 from .records import (
     BEGIN_BODY,
@@ -108,7 +108,8 @@ class JournalBatch:
 
     def become(self, state: BatchState) -> None:
         """Change the state. Raises ForbiddenTransition for a step that the table does not have."""
-        check_transition(BATCH_TRANSITIONS, self, self.state, state)
+        if state not in BATCH_TRANSITIONS[self.state]:
+            raise forbidden(self, self.state, state)
         self.state = state
 
     def __str__(self) -> str:
@@ -412,7 +413,8 @@ class Journal:
         batch.become(BatchState.DURABLE)
         self._writing = None
         batch.segment.synced_end = batch.end
-        self._submit_next()  # the disk first, then the answers
+        if self._queue or self._open is not None:
+            self._submit_next()  # the disk first, then the answers
         self._answer(batch, _OK, None)
         if batch.final:
             self._on_full(batch.segment)

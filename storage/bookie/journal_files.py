@@ -21,7 +21,7 @@ from ...protocol.errors import DiskFull
 from ...runtime.environment import Chance
 from ...runtime.files import File, Files
 from ...runtime.offload import Lane
-from ...runtime.transitions import check_transition
+from ...runtime.transitions import forbidden
 from .records import FILE_HEADER_SIZE, encode_file_header
 from .segment import Segment
 
@@ -83,7 +83,8 @@ class _Making:
 
     def become(self, state: MakingState) -> None:
         """Change the state. Raises ForbiddenTransition for a step that the table does not have."""
-        check_transition(TRANSITIONS, f"the making of {self.segment.name}", self.state, state)
+        if state not in TRANSITIONS[self.state]:
+            raise forbidden(f"the making of {self.segment.name}", self.state, state)
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

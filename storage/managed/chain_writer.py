@@ -13,12 +13,11 @@ recovered and closed without a pause. What is appended meanwhile waits with it, 
 
 The first ledger is created with the first append, so that opening an idle topic costs nothing.
 
-When a topic goes on in a new ledger. Pure.
-
-Rule: full (entries or size) and old enough; or old, if it has entries at all. Or it is degraded (fewer copies than
-configured, or some of them on a lost bookie) while enough bookies are usable for a whole ensemble again. Or a bookie in
-limbo waits for its end, and enough bookies are usable for an ack quorum. An empty ledger is rolled over in the last two
-cases only. What was rolled over is closed, and the auditor then copies what it lacks.
+A topic goes on in a new ledger (`RolloverRule`) when the current one is full (entries or size) and old enough; or old,
+if it has entries at all. Or it is degraded (fewer copies than configured, or some of them on a lost bookie) while
+enough bookies are usable for a whole ensemble again. Or a bookie in limbo waits for its end, and enough bookies are
+usable for an ack quorum. An empty ledger is rolled over in the last two cases only. What was rolled over is closed, and
+the auditor then copies what it lacks.
 """
 
 import asyncio

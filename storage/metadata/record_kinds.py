@@ -6,7 +6,7 @@ a kind that names no ledgers says so with `NAMES_NO_LEDGERS`. Unit tests compare
 records that brokers may write.
 
 `METADATA_KINDS` are the kinds whose codecs stand in this sub-room. A sub-room above declares its kinds beside their
-codecs, and `actors.auditor.record_kinds` puts all of them together.
+codecs, and `actors.auditor.orphans` puts all of them together.
 """
 
 import enum

@@ -41,16 +41,20 @@ WHOLE = (
     "ledger/writer_state.py",
     "ledger/recovery.py",
     "ledger/recovery_state.py",
-    "bookie/admission.py",
 )
 PARTS = {
-    "bookie/store.py": tuple(
-        f"BookieStore.{name}"
-        for name in (
-            "request", "add", "_append", "_refuse_unknown_ledger", "_doubtful", "_learn", "_add_again",
-            "_add_again.looked_up", "_fence", "_fence.durable", "_answer_state", "_read", "_read.done", "_read.read",
-            "limbo", "enter_limbo", "clear_limbo", "add_tombstones", "add_tombstones.stored",
-        )
+    "bookie/store.py": (
+        "refuse_unknown_ledger",
+        "refuse_known_ledger",
+        "judge_repeated",
+        *(
+            f"BookieStore.{name}"
+            for name in (
+                "request", "add", "_append", "_refuse_unknown_ledger", "_doubtful", "_learn", "_add_again",
+                "_add_again.looked_up", "_fence", "_fence.durable", "_answer_state", "_read", "_read.done",
+                "_read.read", "limbo", "enter_limbo", "clear_limbo", "add_tombstones", "add_tombstones.stored",
+            )
+        ),
     ),
     "bookie/entry_store.py": ("EntryStore.fence_all", "EntryStore.add_tombstone"),
     "bookie/held_ledgers.py": ("HeldLedger.__init__", "HeldLedger.extend", "IdRanges.__contains__", "IdRanges.add"),

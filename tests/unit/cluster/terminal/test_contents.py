@@ -7,7 +7,7 @@ import pytest
 
 from magnetar.client.schemas.avro_schema import AvroSchema
 from magnetar.client.schemas.key_value import KeyValueEncodingType, KeyValueSchema
-from magnetar.cluster.terminal.produce import Contents, payloads, properties_of, schema_of
+from magnetar.cluster.terminal.sending import Contents, payloads, properties_of, schema_of
 from magnetar.protocol.errors import InvalidConfiguration, SchemaSerializationError
 from magnetar.protocol.schema_types import SchemaType
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.cluster.terminal.consume import content_text, hex_dump
+from magnetar.cluster.terminal.receiving import content_text, hex_dump
 
 
 @pytest.mark.parametrize(
