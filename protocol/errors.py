@@ -4,11 +4,17 @@ Every error of Magnetar is a `MagnetarError`. It carries a message for people an
 plain values for programs. All of them pickle (Ray carries them between processes) and travel over the internal RPC
 as a triple `(name, message, details)` through `error_to_wire` and `error_from_wire`.
 
-Two class attributes say how an error looks to others:
+Class attributes say how an error looks to others, and what ends because of it. Subclasses inherit them:
 
 - `server_error`: the number of Pulsar's `ServerError` that a broker answers with. Several internal errors share one
   number.
-- `retriable`: whether the *same* operation may succeed after a pause, although nothing was changed.
+- `http_status`: what the admin answers with.
+- `retriable`: whether the *same* operation may succeed after a pause, although nothing was changed. A client's producer
+  or consumer goes on trying then, and ends otherwise.
+- `ends_topic`: whether a topic that gets it from its ledger closes on this broker, because another owner writes it now.
+
+A class with a `flag` came later than the class above it. On the wire it has the name of that class, and the flag among
+the details. So a process of an older release takes it for the class that it knows.
 
 Some are also what Python calls such an error, so that a program may catch it by either name. A time-out is a
 `TimeoutError`, a failed connection is a `ConnectionError`, and an impossible value is a `ValueError`.
@@ -29,7 +35,10 @@ class MagnetarError(Exception):
     """
 
     server_error: ClassVar[int] = 0
+    http_status: ClassVar[int] = 500
     retriable: ClassVar[bool] = False
+    ends_topic: ClassVar[bool] = False
+    flag: ClassVar[str] = ""
 
     details: dict[str, object]
 
@@ -66,6 +75,16 @@ class BrokerMetadataError(MagnetarError):
     retriable = True
 
 
+class SubscriptionInUse(BrokerMetadataError):
+    """The subscription has consumers, so it is not deleted.
+
+    What to do: Close its consumers first, or force the deletion.
+    """
+
+    http_status = 412
+    flag = "in_use"
+
+
 class BrokerPersistenceError(MagnetarError):
     """The broker could not store or read messages.
 
@@ -83,6 +102,7 @@ class AuthenticationError(MagnetarError):
     """
 
     server_error = 3
+    http_status = 401
 
 
 class AuthorizationError(MagnetarError):
@@ -92,6 +112,7 @@ class AuthorizationError(MagnetarError):
     """
 
     server_error = 4
+    http_status = 403
 
 
 class ConsumerBusy(MagnetarError):
@@ -110,7 +131,17 @@ class ServiceUnitNotReady(MagnetarError):
     """
 
     server_error = 6
+    http_status = 503
     retriable = True
+
+
+class NoSuchListener(ServiceUnitNotReady):
+    """The topic's broker has no address for the listener that the client names.
+
+    What to do: Correct `listener_name`, or add the listener to `advertisedListeners` of all brokers.
+    """
+
+    flag = "listener"
 
 
 class ProducerBlockedQuotaExceededError(MagnetarError):
@@ -157,6 +188,7 @@ class TopicNotFound(MagnetarError):
     """
 
     server_error = 11
+    http_status = 404
 
 
 class SubscriptionNotFound(MagnetarError):
@@ -166,6 +198,7 @@ class SubscriptionNotFound(MagnetarError):
     """
 
     server_error = 12
+    http_status = 404
 
 
 class ConsumerNotFound(MagnetarError):
@@ -184,6 +217,7 @@ class TooManyLookupRequestException(MagnetarError):
     """
 
     server_error = 14
+    http_status = 429
     retriable = True
 
 
@@ -212,6 +246,7 @@ class InvalidTopicName(MagnetarError, ValueError):
     """
 
     server_error = 17
+    http_status = 412
 
 
 class IncompatibleSchema(MagnetarError):
@@ -222,6 +257,17 @@ class IncompatibleSchema(MagnetarError):
     """
 
     server_error = 18
+    http_status = 409
+
+
+class InvalidSchema(IncompatibleSchema):
+    """The definition of the schema is malformed.
+
+    What to do: Correct the definition where the message says.
+    """
+
+    http_status = 422
+    flag = "invalid"
 
 
 class ConsumerAssignError(MagnetarError):
@@ -258,6 +304,27 @@ class NotAllowedError(MagnetarError):
     """
 
     server_error = 22
+    http_status = 412
+
+
+class ConflictError(NotAllowedError):
+    """Something that exists stands against the request.
+
+    What to do: Use what exists, or remove it first.
+    """
+
+    http_status = 409
+    flag = "exists"
+
+
+class ReservedName(NotAllowedError):
+    """The name is reserved for the system.
+
+    What to do: Choose another name.
+    """
+
+    http_status = 400
+    flag = "reserved"
 
 
 class TransactionConflict(MagnetarError):
@@ -328,6 +395,8 @@ class Timeout(MagnetarError, TimeoutError):
         it twice.
     """
 
+    http_status = 504
+
     retriable = True
 
 
@@ -364,6 +433,8 @@ class AlreadyClosed(MagnetarError):
     What to do: Create a new client, producer, consumer or reader.
     """
 
+    http_status = 503
+
 
 class InvalidConfiguration(MagnetarError, ValueError):
     """An argument or option is impossible or contradicts another.
@@ -372,6 +443,7 @@ class InvalidConfiguration(MagnetarError, ValueError):
     """
 
     server_error = 22
+    http_status = 412
 
 
 class InvalidUrl(MagnetarError, ValueError):
@@ -566,6 +638,7 @@ class CoordinatorUnavailable(MagnetarError):
     """
 
     server_error = 6
+    http_status = 503
     retriable = True
 
 
@@ -576,6 +649,7 @@ class StaleEpoch(MagnetarError):
     """
 
     server_error = 6
+    ends_topic = True
 
 
 class DirectoryLocked(MagnetarError):
@@ -670,6 +744,7 @@ class LedgerFenced(LedgerError):
     """
 
     server_error = 6
+    ends_topic = True
 
 
 class NoSuchLedger(LedgerError):
@@ -700,6 +775,7 @@ class NotEnoughBookies(LedgerError):
     """
 
     server_error = 6
+    http_status = 503
     retriable = True
 
 
@@ -790,6 +866,8 @@ class BadVersion(MetadataError):
     What to do: Read the record again and repeat the change.
     """
 
+    http_status = 409
+
 
 class KeyExists(BadVersion):
     """The key was to be created, but it already exists.
@@ -803,6 +881,8 @@ class NoSuchKey(MetadataError):
 
     What to do: Check the name.
     """
+
+    http_status = 404
 
 
 class ConditionFailed(MetadataError):
@@ -822,6 +902,7 @@ class MetadataUnavailable(MetadataError):
     """
 
     server_error = 6
+    http_status = 503
     retriable = True
 
 
@@ -838,6 +919,7 @@ _CLASSES: dict[str, type[MagnetarError]] = {
     if isinstance(value, type) and issubclass(value, MagnetarError)
 }
 
+_BY_FLAG: dict[str, type[MagnetarError]] = {kind.flag: kind for kind in _CLASSES.values() if kind.flag}
 _DETAIL_DEPTH_MAX = 8
 
 
@@ -860,6 +942,11 @@ def is_retriable(error: BaseException) -> bool:
     return isinstance(error, ConnectionError | TimeoutError)
 
 
+def ends_topic(error: BaseException) -> bool:
+    """Whether a topic whose ledger fails so has another owner."""
+    return isinstance(error, MagnetarError) and error.ends_topic
+
+
 def error_to_wire(error: BaseException) -> tuple[str, str, dict[str, object]]:
     """Any exception as `(name, message, details)` that msgpack can carry. An error of another library becomes
     `RpcError`.
@@ -868,6 +955,8 @@ def error_to_wire(error: BaseException) -> tuple[str, str, dict[str, object]]:
         name = type(error).__name__
         if _CLASSES.get(name) is type(error):
             details = {str(key): _plain(value, 0) for key, value in error.details.items()}
+            if error.flag:
+                name, details[error.flag] = type(error).__mro__[1].__name__, True
             return name, _text(error.message), details
     return "RpcError", _text(f"{type(error).__name__}: {error}"), {}
 
@@ -881,7 +970,12 @@ def error_from_wire(name: object, message: object, details: object) -> MagnetarE
     else:
         error = error_class(text)
     if isinstance(details, dict):
-        error.details = {str(key): value for key, value in cast("dict[object, object]", details).items()}
+        carried = {str(key): value for key, value in cast("dict[object, object]", details).items()}
+        for flag in carried.keys() & _BY_FLAG.keys():
+            if carried[flag] is True and _BY_FLAG[flag].__mro__[1] is error_class:
+                error = _BY_FLAG[flag](text)
+                del carried[flag]
+        error.details = carried
     return error
 
 

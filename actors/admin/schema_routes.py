@@ -12,7 +12,7 @@ from typing import cast
 
 from aiohttp import web
 
-from ...protocol.errors import IncompatibleSchema, TopicNotFound
+from ...protocol.errors import InvalidSchema, TopicNotFound
 from ...protocol.plain_values import is_text_map
 from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
@@ -149,7 +149,7 @@ def _packed_parts(text: str) -> bytes:
     except (ValueError, RecursionError):
         parts = None
     if not is_text_map(parts) or "key" not in parts or "value" not in parts:
-        raise IncompatibleSchema("the schema of type KEY_VALUE is no object with key and value", invalid=True)
+        raise InvalidSchema("the schema of type KEY_VALUE is no object with key and value")
     return pack_parts(_part(parts["key"]), _part(parts["value"]))
 
 

@@ -23,24 +23,7 @@ from aiohttp import web
 from aiohttp.web_urldispatcher import MatchInfoError, UrlMappingMatchInfo
 
 from ...protocol.errors import (
-    AlreadyClosed,
-    AuthenticationError,
-    AuthorizationError,
-    BadVersion,
-    CoordinatorUnavailable,
-    IncompatibleSchema,
-    InvalidConfiguration,
-    InvalidTopicName,
-    KeyExists,
     MagnetarError,
-    MetadataUnavailable,
-    NoSuchKey,
-    NotAllowedError,
-    NotEnoughBookies,
-    ServiceUnitNotReady,
-    SubscriptionNotFound,
-    Timeout,
-    TooManyLookupRequestException,
     TopicNotFound,
 )
 from ...protocol.names import ADMIN_ID, ROLE_ADMIN
@@ -299,27 +282,6 @@ async def _storage(broker: BrokerContract, topic: str) -> StorageFigures:
 BODY_SIZE_MAX_BYTES = 64 << 10
 REQUESTS_UNDER_WAY_MAX = 256
 
-_STATUS_BY_ERROR: tuple[tuple[type[MagnetarError], int], ...] = (
-    (TopicNotFound, 404),
-    (SubscriptionNotFound, 404),
-    (NoSuchKey, 404),
-    (KeyExists, 409),
-    (BadVersion, 409),
-    (IncompatibleSchema, 409),
-    (InvalidTopicName, 412),
-    (InvalidConfiguration, 412),
-    (NotAllowedError, 412),
-    (AuthenticationError, 401),
-    (AuthorizationError, 403),
-    (TooManyLookupRequestException, 429),
-    (Timeout, 504),
-    (ServiceUnitNotReady, 503),
-    (CoordinatorUnavailable, 503),
-    (MetadataUnavailable, 503),
-    (NotEnoughBookies, 503),
-    (AlreadyClosed, 503),
-)
-
 
 class AdminService:
     """See the module. `host` and `port` are those of the HTTP server; port 0 takes any free one.
@@ -423,7 +385,7 @@ class AdminService:
                 return _absent(request, error)
             return _refusal(error.status, error.text or error.reason)
         except MagnetarError as error:
-            status = _status_of(error)
+            status = error.http_status
             if status >= 500:
                 self._failures.inc()
                 logger.info("%s %s answers %d: %s", request.method, request.path, status, error)
@@ -434,18 +396,6 @@ class AdminService:
             return _refusal(500, f"{type(error).__name__}: {error}")
         finally:
             self._under_way -= 1
-
-
-def _status_of(error: MagnetarError) -> int:
-    if error.details.get("exists"):
-        return 409
-    if error.details.get("reserved"):
-        return 400
-    if error.details.get("invalid"):
-        return 422
-    if error.details.get("in_use"):
-        return 412
-    return next((status for kind, status in _STATUS_BY_ERROR if isinstance(error, kind)), 500)
 
 
 def _absent(request: web.Request, error: web.HTTPException) -> web.Response:

@@ -5,7 +5,14 @@ from dataclasses import replace
 
 from aiohttp import web
 
-from ...protocol.errors import InvalidConfiguration, KeyExists, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from ...protocol.errors import (
+    ConflictError,
+    InvalidConfiguration,
+    KeyExists,
+    NoSuchListener,
+    NotAllowedError,
+    TopicNotFound,
+)
 from ...protocol.lenient_values import as_whole
 from ...protocol.plain_values import is_text_map
 from ...protocol.system_topics import is_system_topic
@@ -258,9 +265,7 @@ class TopicRoutes:
                     ),
                     create=None,
                 )
-            except NotAllowedError as error:
-                if not error.details.get("exists"):
-                    raise
+            except ConflictError:
                 existed += 1
         if existed == len(members):
             raise KeyExists(f"Subscription {subscription} already exists")
@@ -329,9 +334,7 @@ class TopicRoutes:
         owner = await self._ask.lookup(topic=topic_of(request).full)
         try:
             found = reach(self._owners.coordinator.brokers.values(), owner, listener.strip())
-        except ServiceUnitNotReady as error:
-            if not error.details.get("listener"):
-                raise
+        except NoSuchListener as error:
             # Pulsar answers 500, which calls for another try that cannot succeed.
             raise web.HTTPPreconditionFailed(text=str(error)) from None
         if found.through_proxy:

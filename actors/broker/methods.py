@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...protocol.ack_sets import bits_to_words
 from ...protocol.bounds import NAME_MAX_BYTES, check_text
 from ...protocol.entries import message_count, parse_metadata
-from ...protocol.errors import InvalidConfiguration, NotAllowedError, ProtocolError, SubscriptionNotFound
+from ...protocol.errors import ConflictError, InvalidConfiguration, NotAllowedError, ProtocolError, SubscriptionNotFound
 from ...protocol.schema_types import SchemaType
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
@@ -287,7 +287,7 @@ class OwnerMethods:
         check_text("the name of the subscription", subscription, NAME_MAX_BYTES)
         owner = await self._topic(topic)
         if (subscription, True) in owner.subscriptions:
-            raise NotAllowedError(f"Subscription {subscription} already exists", exists=True)
+            raise ConflictError(f"Subscription {subscription} already exists")
         if isinstance(position, int):
             start = SubscriptionStart(publish_time_ms=position)
         else:

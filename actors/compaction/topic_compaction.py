@@ -19,7 +19,7 @@ from contextlib import aclosing
 from typing import NamedTuple, Protocol, cast
 
 from ...protocol.bookie_wire import LedgerEntry
-from ...protocol.errors import CompactionError, MagnetarError, NotAllowedError, SubscriptionNotFound
+from ...protocol.errors import CompactionError, ConflictError, MagnetarError, SubscriptionNotFound
 from ...protocol.message_id import Position
 from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.topic_figures import CompactedFigures, CompactionFigures, SubscriptionFigures
@@ -288,7 +288,7 @@ class TopicCompaction:
         """Compact the topic in the background. Raises NotAllowedError while that is under way, ServiceUnitNotReady."""
         self._host.check_open()
         if self.state is CompactionState.RUNNING:
-            raise NotAllowedError("Compaction already in progress", exists=True)
+            raise ConflictError("Compaction already in progress")
         self._become(CompactionState.RUNNING)
         self._host.spawn(self._run(), "compact")
 
@@ -316,7 +316,7 @@ class TopicCompaction:
         if self._cursor is None:
             raise SubscriptionNotFound(f"the subscription {COMPACTION_CURSOR} does not exist")
         if self.state is CompactionState.RUNNING:
-            raise NotAllowedError("Compaction already in progress", exists=True)
+            raise ConflictError("Compaction already in progress")
         await self._host.ledger.compacted.forget()
         await self._host.ledger.delete_cursor(COMPACTION_CURSOR, CursorKind.COMPACTION)
         self._host.cursor_moved()

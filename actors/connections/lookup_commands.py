@@ -6,7 +6,7 @@ PRODUCER and SUBSCRIBE.
 """
 
 from ...protocol.commands import encode
-from ...protocol.errors import MagnetarError, server_error_code
+from ...protocol.errors import MagnetarError, NoSuchListener, server_error_code
 from ...protocol.pulsar_pb2 import (
     BaseCommand,
     CommandLookupTopic,
@@ -97,5 +97,5 @@ def _text(error: MagnetarError) -> str:
     """What the client is told. When a lookup gets ServiceNotReady, C++ and Python clients close the whole connection,
     unless they know the text from Pulsar.
     """
-    not_ready = server_error_code(error) == ServerError.ServiceNotReady and not error.details.get("listener")
+    not_ready = server_error_code(error) == ServerError.ServiceNotReady and not isinstance(error, NoSuchListener)
     return f"{error} (the topic is being unloaded)" if not_ready else str(error)

@@ -21,7 +21,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from ...protocol.errors import KeyExists, NoSuchKey, NotAllowedError, TopicNotFound
+from ...protocol.errors import ConflictError, KeyExists, NoSuchKey, TopicNotFound
 from ...protocol.properties import Properties, changed_properties
 from ...protocol.topics import check_named_entity, parse_namespace
 from ...runtime.environment import Environment
@@ -264,7 +264,7 @@ class Namespaces:
         async with self._changing:
             self.check(name)
             if topics_in(name):
-                raise NotAllowedError(f"the namespace {name} still has topics: delete them first", exists=True)
+                raise ConflictError(f"the namespace {name} still has topics: delete them first")
             self._going[name] = None
             try:
                 await self._stored.delete(name)
@@ -305,7 +305,7 @@ class Namespaces:
         """Raises NoSuchKey, NotAllowedError while it has namespaces."""
         async with self._changing:
             if self.names(name) or any(one.startswith(f"{name}/") for one in self._stored.in_doubt()):
-                raise NotAllowedError(f"the tenant {name} still has namespaces: delete them first", exists=True)
+                raise ConflictError(f"the tenant {name} still has namespaces: delete them first")
             await self.tenants.delete(name)
 
     # -- inside --------------------------------------------------------------------------------------------------

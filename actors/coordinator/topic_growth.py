@@ -41,11 +41,12 @@ compare-and-set: nothing is left to do.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from ...protocol.errors import ConflictError, MagnetarError, ServiceUnitNotReady, TopicNotFound
 from ...protocol.topics import TopicName, topic_of_path
 from ...runtime import retry
 from ...runtime.backoff import Backoff, LimitedBackoff
@@ -284,13 +285,10 @@ class TopicGrowths:
 
     async def _create(self, name: TopicName, subscription: str, properties: Mapping[str, str], position: Point) -> None:
         further = {"properties": dict(properties)} if properties else {}
-        try:
+        with contextlib.suppress(ConflictError):  # it exists
             await self._owner_of(name).create_subscription(
                 topic=name.full, subscription=subscription, position=position, **further
             )
-        except NotAllowedError as error:
-            if not error.details.get("exists"):
-                raise
 
     async def _patiently(self, attempt: Callable[[], Awaitable[None]]) -> None:
         """While a partition moves, its new owner is asked again."""

@@ -27,6 +27,7 @@ from ...protocol.errors import (
     InvalidTopicName,
     KeyExists,
     NotAllowedError,
+    ReservedName,
     ServiceUnitNotReady,
     TopicNotFound,
 )
@@ -247,7 +248,7 @@ class TopicRegistry:
         """
         _check_domain(topic, self._settings)
         if _is_reserved(topic, self._settings) and not system:
-            raise NotAllowedError(f"{topic.full} is the name of a system topic: choose another name", reserved=True)
+            raise ReservedName(f"{topic.full} is the name of a system topic: choose another name")
         if topic.partition >= 0:
             raise NotAllowedError(
                 f"{topic.full} is the name of a partition, which cannot be created alone: choose another name"

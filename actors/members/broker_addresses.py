@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ...protocol.addresses import Address, parse_address
 from ...protocol.cluster_status import MemberData
-from ...protocol.errors import ServiceUnitNotReady
+from ...protocol.errors import NoSuchListener, ServiceUnitNotReady
 from ...runtime.settings.listeners import DIRECT
 from .contracts_coordinator import BrokerInfo
 
@@ -35,11 +35,8 @@ def reach(brokers: Iterable[BrokerInfo], url: str, listener: str) -> Reach:
         raise ServiceUnitNotReady("the broker of this topic has just joined or left: try again")
     found = data.get("listeners", {}).get(listener)
     if found is None:
-        raise ServiceUnitNotReady(
-            # Pulsar's words: the C++ client and those on top of it know them, and do not try for 30 s.
-            f"the broker do not have {listener[:100]} listener",
-            listener=True,
-        )
+        # Pulsar's words: the C++ client and those on top of it know them, and do not try for 30 s.
+        raise NoSuchListener(f"the broker do not have {listener[:100]} listener")
     return Reach(found) if found.startswith(_DIRECT_PREFIX) else Reach(url, through_proxy=True)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import cast
 
-from ...protocol.errors import IncompatibleSchema
+from ...protocol.errors import InvalidSchema
 from ...protocol.plain_values import is_text_map
 from ...protocol.pulsar_pb2 import Schema
 from ...protocol.schema_types import SchemaType
@@ -61,7 +61,7 @@ def type_named(name: str) -> SchemaType:
     """The type that Pulsar's tools call so. Raises IncompatibleSchema."""
     found = SchemaType.__members__.get(name, OTHER_NAMES.get(name))
     if found is None:
-        raise IncompatibleSchema(f"{name[:100]!r} is no type of schema", invalid=True)
+        raise InvalidSchema(f"{name[:100]!r} is no type of schema")
     return found
 
 
@@ -83,7 +83,7 @@ def _first_part(data: bytes) -> tuple[bytes, bytes]:
         end = _LENGTH.size + max(length, 0)
         if length >= -1 and len(data) >= end:
             return data[_LENGTH.size : end], data[end:]
-    raise IncompatibleSchema("Invalid schema definition data for KEY_VALUE schema: a part is cut off", invalid=True)
+    raise InvalidSchema("Invalid schema definition data for KEY_VALUE schema: a part is cut off")
 
 
 def _part(schema: SchemaDefinition, which: str, data: bytes) -> SchemaDefinition:
@@ -93,6 +93,6 @@ def _part(schema: SchemaDefinition, which: str, data: bytes) -> SchemaDefinition
     except (ValueError, RecursionError):
         properties = None
     if not is_text_map(properties) or not all(isinstance(value, str) for value in properties.values()):
-        raise IncompatibleSchema(f"the property {which}.schema.properties is no JSON object of texts", invalid=True)
+        raise InvalidSchema(f"the property {which}.schema.properties is no JSON object of texts")
     of = type_named(schema.properties.get(f"{which}.schema.type", "BYTES"))
     return SchemaDefinition(of, data, cast("dict[str, str]", properties))

@@ -12,7 +12,7 @@ from typing import cast
 from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message import DecodeError
 
-from ...protocol.errors import IncompatibleSchema
+from ...protocol.errors import IncompatibleSchema, InvalidSchema
 from ...protocol.plain_values import is_text_map
 from ...protocol.schema_types import SchemaType
 from .avro_definition import AvroType, InvalidAvro, canonical_text, parse_avro
@@ -117,4 +117,4 @@ def _find_message(file: FileDescriptorProto, name: str) -> str | None:
 
 
 def _invalid(text: str) -> IncompatibleSchema:
-    return IncompatibleSchema(text, invalid=True)
+    return InvalidSchema(text)

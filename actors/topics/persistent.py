@@ -26,6 +26,7 @@ from ...protocol.errors import (
     NotAllowedError,
     ServiceUnitNotReady,
     SubscriptionNotFound,
+    ends_topic,
 )
 from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position, WireMessageId
 from ...protocol.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR
@@ -51,7 +52,7 @@ from ..rates.dispatch import DispatchRates
 from .batch_index_acks import PartOfBatch
 from .deduplication import Deduplication
 from .dispatchers import type_name
-from .publishing import TERMINAL_ERRORS, Publishing
+from .publishing import Publishing
 from .stages import publish_stages
 from .subscription import Subscription, let_go
 from .subscription_members import SubscriptionMembers
@@ -214,7 +215,7 @@ class PersistentTopic(TopicLife):
         if self.state is TopicState.OPEN:
             logger.warning("a publish to %s failed, so its producers are disconnected: %s", self.name.full, error)
             self._become(TopicState.FENCED)
-        if isinstance(error, TERMINAL_ERRORS):
+        if ends_topic(error):
             self._ledger_fenced(error)
 
     def nothing_pending(self) -> None:

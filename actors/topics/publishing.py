@@ -25,12 +25,11 @@ from ...protocol.commands import send_error, send_receipt
 from ...protocol.entries import is_marker
 from ...protocol.errors import (
     BrokerPersistenceError,
-    LedgerFenced,
     MagnetarError,
     NoSuchEntry,
     NotAllowedError,
     ServiceUnitNotReady,
-    StaleEpoch,
+    ends_topic,
     server_error_code,
 )
 from ...protocol.message_id import Position
@@ -41,9 +40,6 @@ from .access_modes import NO_EPOCH
 from .admission import AdmissionHost, EpochStore, MemoryEpoch, ProducerAdmission
 from .producer import AttachedProducer, ProducerState, Publish, Turn
 from .topic import TopicState
-
-TERMINAL_ERRORS = (LedgerFenced, StaleEpoch)
-"""The topic ends here with them: another owner writes it now."""
 
 OPEN = TopicState.OPEN
 PRODUCER_OPEN, PRODUCER_REFUSED = ProducerState.OPEN, ProducerState.REFUSED
@@ -386,7 +382,7 @@ class Publishing:
     def _not_stored(self, publish: Publish, error: BaseException) -> None:
         producer = publish.producer
         if producer.state in (ProducerState.OPEN, ProducerState.REFUSED):
-            if not isinstance(error, TERMINAL_ERRORS):
+            if not ends_topic(error):
                 # As in Pulsar: the cause goes out before the producer is sent away, so that its client can tell it.
                 code = server_error_code(BrokerPersistenceError(str(error)))
                 producer.connection.write(send_error(producer.producer_id, publish.sequence_id, code, str(error)))

@@ -18,7 +18,7 @@ import enum
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
 
-from ...protocol.errors import BrokerMetadataError, MagnetarError, ServiceUnitNotReady
+from ...protocol.errors import MagnetarError, ServiceUnitNotReady, SubscriptionInUse
 from ...protocol.message_id import Position, WireMessageId
 from ...protocol.topic_figures import SubscriptionFigures
 from ...runtime.environment import Environment
@@ -263,15 +263,14 @@ class SubscriptionMembers(SubscriptionActs):
     ) -> None:
         """End the subscription; `delete` removes its cursor.
 
-        Raises BrokerMetadataError while consumers other than `consumer` are connected, unless forced.
+        Raises SubscriptionInUse while consumers other than `consumer` are connected, unless forced.
         """
         async with self._lock:
             self._check_open()
             others = [other for other in self.consumers if other is not consumer]
             if others and not force:
-                raise BrokerMetadataError(
-                    f"subscription {self.name} has other connected consumers: close them before it is deleted",
-                    in_use=True,
+                raise SubscriptionInUse(
+                    f"subscription {self.name} has other connected consumers: close them before it is deleted"
                 )
             for other in others:
                 other.connection.consumer_closed(other)

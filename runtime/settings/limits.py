@@ -51,7 +51,10 @@ def _rate(name: str, doc: str) -> int:
 
 @dataclass(frozen=True)
 class ClientLimitSettings:
-    """The settings that bound what clients may open and create. What exists when a bound is lowered stays."""
+    """Bounds on what clients may open and create. All are Pulsar's, with Pulsar's default: 0, no bound.
+
+    What exists when a bound is lowered stays.
+    """
 
     connections_max: int = _bound("brokerMaxConnections", "Client connections that one broker accepts")
     connections_max_per_ip: int = _bound(

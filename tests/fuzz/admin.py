@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web_app
 
 from magnetar.actors.admin.service import AdminService
-from magnetar.protocol.errors import NotAllowedError, SubscriptionNotFound
+from magnetar.protocol.errors import ConflictError, SubscriptionNotFound
 from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import RpcConnection
 from support.fakes.topic_figures import storage_figures, topic_figures
@@ -47,7 +47,7 @@ class _Broker(BrokerStub):
         self, connection: RpcConnection, topic: str, subscription: str, position: str | list[int]
     ) -> None:
         if subscription == "s":
-            raise NotAllowedError("it exists", exists=True)
+            raise ConflictError("it exists")
         _check_position(position)
 
     async def rpc_delete_subscription(

@@ -32,9 +32,7 @@ def settings() -> str:
     groups: list[str] = []
     for group in reversed(Settings.__mro__[1:-1]):
         entries = [_setting(item) for item in dataclasses.fields(Settings) if item.name in group.__annotations__]
-        groups.append(
-            f"## {_spaced(group.__name__)}\n\n{inspect.getdoc(inspect.getmodule(group))}\n\n" + "\n".join(entries)
-        )
+        groups.append(f"## {_spaced(group.__name__)}\n\n{_meaning(group)}\n\n" + "\n".join(entries))
     return (
         f"{NOTE}# Settings\n\n"
         "Give settings in a file (`--config FILE`), in the environment (`MAGNETAR_<name>`) or with\n"
@@ -46,6 +44,12 @@ def settings() -> str:
 
 def _spaced(name: str) -> str:
     return re.sub(r"(?<!^)([A-Z])", lambda found: " " + found[1].lower(), name)
+
+
+def _meaning(group: type) -> str | None:
+    """What the settings of a group are about. The module says it, where it has one group only."""
+    own = inspect.getdoc(group)
+    return inspect.getdoc(inspect.getmodule(group)) if own == "See the module." else own
 
 
 def _setting(item: "dataclasses.Field[Any]") -> str:
@@ -131,11 +135,12 @@ def errors() -> str:
     ]
     public = [kind for kind in classes if kind.__name__ in magnetar.__all__]
     inside = [kind for kind in classes if kind.__name__ not in magnetar.__all__]
-    titles = ("error", "what happened", "try again", "what to do")
+    titles = ("error", "what happened", "try again", "number", "HTTP", "what to do")
     return (
         f"{NOTE}# Errors\n\n"
         "All errors are subclasses of `magnetar.MagnetarError`. Names are those of the official Python client\n"
-        "where it has the error. *Try again* says whether the same call may succeed later without any change.\n\n"
+        "where it has the error. *Try again* says whether the same call may succeed later without any change.\n"
+        "*Number* is what a broker answers in Pulsar's protocol, *HTTP* the status that the admin answers with.\n\n"
         f"## Errors of the Python API\n\n{table(titles, [_error_row(kind) for kind in public])}\n"
         "## Errors inside a cluster\n\n"
         "You see these names in logs, and in the messages of other errors.\n\n"
@@ -145,4 +150,5 @@ def errors() -> str:
 
 def _error_row(kind: type[all_errors.MagnetarError]) -> tuple[str, ...]:
     meaning, what_to_do = advice(kind)
-    return f"`{kind.__name__}`", meaning, "yes" if kind.retriable else "no", what_to_do
+    again = "yes" if kind.retriable else "no"
+    return f"`{kind.__name__}`", meaning, again, str(kind.server_error), str(kind.http_status), what_to_do

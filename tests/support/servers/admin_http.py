@@ -9,7 +9,7 @@ import aiohttp
 from yarl import URL
 
 from magnetar.actors.admin.service import AdminService
-from magnetar.protocol.errors import NotAllowedError, ServiceUnitNotReady, SubscriptionNotFound
+from magnetar.protocol.errors import ConflictError, ServiceUnitNotReady, SubscriptionNotFound
 from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
 from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.runtime.settings.declarations import Settings
@@ -44,7 +44,7 @@ class AdminBrokerRpc(TestBrokerRpc):
     ) -> None:
         call = ("create", topic, subscription)
         if call in self.calls:
-            raise NotAllowedError("it exists", exists=True)
+            raise ConflictError("it exists")
         self.calls += [call, (json.dumps(position),)]
 
     async def rpc_delete_subscription(

@@ -33,6 +33,25 @@ def test_travels(error_class: type[MagnetarError]) -> None:
     assert (other.message, other.details) == ("it broke", DETAILS)
 
 
+FLAGGED = [error_class for error_class in CLASSES if error_class.flag]
+
+
+@pytest.mark.parametrize("error_class", FLAGGED, ids=lambda value: value.__name__)
+def test_an_older_release_takes_a_flagged_error_for_the_class_above_it(error_class: type[MagnetarError]) -> None:
+    name, _, details = error_to_wire(error_class("it broke", ledger_id=7))
+    assert (name, details) == (error_class.__mro__[1].__name__, {"ledger_id": 7, error_class.flag: True})
+
+
+def test_a_flag_counts_only_below_its_own_class() -> None:
+    other = error_from_wire("TopicNotFound", "gone", {errors.ConflictError.flag: True})
+    assert (type(other), other.details) == (errors.TopicNotFound, {errors.ConflictError.flag: True})
+    assert type(error_from_wire("NotAllowedError", "no", {errors.ConflictError.flag: 1})) is errors.NotAllowedError
+
+
+def test_no_two_errors_have_one_flag() -> None:
+    assert len({error_class.flag for error_class in FLAGGED}) == len(FLAGGED) == 5
+
+
 def test_without_message_shows_its_name() -> None:
     assert str(errors.TopicNotFound()) == "TopicNotFound"
     assert errors.TopicNotFound().message == ""
