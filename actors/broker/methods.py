@@ -34,11 +34,11 @@ from ..members.contracts_broker import (
 from ..members.contracts_coordinator import TopicGrant
 from ..schemas.definition import SchemaDefinition
 from ..schemas.registry import SchemaRegistry
-from ..topics.loaded_topics import Topics
+from ..topics.loaded_topics import Topic, Topics
 from ..topics.persistent import PersistentTopic
 from ..topics.subscription import Subscription
 from ..topics.subscription_members import SubscriptionMembers
-from ..topics.topic import SubscriptionStart, Topic
+from ..topics.topic import SubscriptionStart
 from . import backlog
 from .backlog import entry_at
 from .health import HealthMethods

@@ -44,8 +44,8 @@ from ..members.matched_topics import MatchedLists
 from ..members.topic_lookup import Lookups
 from ..members.topic_watch import TopicWatch
 from ..schemas.registry import SchemaRegistry
-from ..topics.loaded_topics import Topics
-from ..topics.topic import SubscriptionStart, Topic
+from ..topics.loaded_topics import Topic, Topics
+from ..topics.topic import SubscriptionStart
 from .health import HealthMethods
 from .listeners import Listeners
 from .methods import BrokerRpc

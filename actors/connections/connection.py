@@ -19,7 +19,6 @@ import enum
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from google.protobuf.message import Message
 
@@ -46,14 +45,11 @@ from ...protocol.pulsar_pb2 import (
     FeatureFlags,
 )
 from ...runtime.sockets import probe_when_idle
-from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ..dispatch.consumer import AttachedConsumer
 from ..rates.publish import Holder
 from ..topics.producer import AttachedProducer
-from .forwarding import Forwards
-from .limits import ConnectionLimits, PublishBudget
-from .link import CommandHandler, EntryHandler, LinkHost, MakeFamily
+from .link import CommandHandler, ConnectionHost, EntryHandler, MakeFamily
 
 logger = logging.getLogger(__name__)
 
@@ -116,23 +112,6 @@ _OF_TRANSACTIONS = frozenset(
         BaseCommand.END_TXN,
     }
 )
-
-
-class ConnectionHost(LinkHost, Protocol):
-    """What a connection needs of its broker."""
-
-    publish_budget: PublishBudget
-    connection_limits: ConnectionLimits
-    requests: Tasks
-    connections: "dict[ServerConnection, None]"
-
-    @property
-    def forwards(self) -> Forwards: ...
-
-    @property
-    def accepts_connections(self) -> bool:
-        """False once the broker closes: a connection that is made then is closed at once."""
-        ...
 
 
 class ServerConnectionState(enum.Enum):

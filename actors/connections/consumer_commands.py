@@ -10,7 +10,7 @@ UnknownError.
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.bounds import ACK_IDS_MAX, ACK_SET_WORDS_MAX, check_count
 from ...protocol.commands import BROKER_REQUEST_ID, encode
@@ -52,14 +52,18 @@ from ...runtime.meter import time_text
 from ..dispatch.consumer import AttachedConsumer, CompactedReader, KeySharedOptions
 from ..rates.subscribe import SubscribingConsumer
 from ..schemas.definition import SchemaDefinition
-from ..schemas.topic_rules import check_schema_of_consumer
 from ..topics.batch_index_acks import PartOfBatch
+from ..topics.loaded_topics import Topic
 from ..topics.persistent import check_subscription_type
 from ..topics.subscription_members import SubscriptionMembers
-from ..topics.topic import SubscriptionStart, Topic
+from ..topics.topic import SubscriptionStart
 from . import limits
 from .limits import check_number
-from .link import ClientLink, CommandFamily, CommandHandler
+from .link import CommandFamily, CommandHandler
+from .topic_schemas import check_schema_of_consumer
+
+if TYPE_CHECKING:
+    from .connection import ServerConnection
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +84,7 @@ class Attached(NamedTuple):
 class ConsumerCommands(CommandFamily):
     """The consumers of one connection, by consumer id."""
 
-    def __init__(self, connection: ClientLink) -> None:
+    def __init__(self, connection: "ServerConnection") -> None:
         self.consumers: dict[int, Attached] = {}
         self._connection = connection
         self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile

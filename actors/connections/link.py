@@ -1,20 +1,22 @@
-"""What the commands of one client need of its connection, and of the broker behind it.
+"""What a connection needs of its broker, and what the commands of one subject are to their connection."""
 
-The connection knows its commands; they know only this, so that each can be read without the other.
-"""
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
-from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
-
-from ...protocol.errors import MagnetarError
 from ...protocol.pulsar_pb2 import CommandSend
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
+from ...runtime.tasks import Tasks
 from ..dispatch.consumer import AttachedConsumer
 from ..members.topic_lookup import Lookups
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topics
-from ..topics.producer import AttachedProducer, PublishOutlet
+from ..topics.producer import AttachedProducer
+from .forwarding import Forwards
+from .limits import ConnectionLimits, PublishBudget
+
+if TYPE_CHECKING:
+    from .connection import ServerConnection
 
 CommandHandler = Callable[[Any], None]
 """Handles the content of one type of command. Which one, says the type under which the handler is listed."""
@@ -22,37 +24,29 @@ EntryHandler = Callable[[CommandSend, bytes], None]
 """The same for a command that carries an entry."""
 
 
-class LinkHost(Protocol):
-    """A broker, as the commands of its clients see it."""
+class ConnectionHost(Protocol):
+    """A broker, as the connections of its clients see it."""
 
     env: Environment
     settings: Settings
     topics: Topics
     lookups: Lookups
     schemas: SchemaRegistry
+    publish_budget: PublishBudget
+    connection_limits: ConnectionLimits
+    requests: Tasks
+    connections: "dict[ServerConnection, None]"
+
+    @property
+    def forwards(self) -> Forwards: ...
+
+    @property
+    def accepts_connections(self) -> bool:
+        """False once the broker closes: a connection that is made then is closed at once."""
+        ...
 
     def new_producer_name(self) -> str:
         """A producer name that no other producer in the cluster has or had. Raises ServiceUnitNotReady."""
-        ...
-
-
-class ClientLink(PublishOutlet, Protocol):
-    """A client's connection, as its commands see it."""
-
-    @property
-    def host(self) -> LinkHost: ...
-
-    def error(self, request_id: int, error: BaseException, *, about: str = "") -> None:
-        """Answer a request with ERROR. `about` names what the request was for, where the error's text does not."""
-        ...
-
-    def start(
-        self,
-        coroutine: Coroutine[object, object, bytes | None],
-        name: str,
-        on_error: Callable[[MagnetarError], None],
-    ) -> None:
-        """Serve a request that has to wait: the coroutine's result is written, what it raises goes to `on_error`."""
         ...
 
 
@@ -83,4 +77,4 @@ class CommandFamily:
         """Let go of everything: the connection has ended."""
 
 
-MakeFamily = Callable[[ClientLink], CommandFamily]
+MakeFamily = Callable[["ServerConnection"], CommandFamily]

@@ -5,6 +5,8 @@ created as partitioned ones (`allowAutoTopicCreationType`, or the policy `autoTo
 PRODUCER and SUBSCRIBE.
 """
 
+from typing import TYPE_CHECKING
+
 from ...protocol.commands import encode
 from ...protocol.errors import MagnetarError, NoSuchListener, server_error_code
 from ...protocol.pulsar_pb2 import (
@@ -16,13 +18,16 @@ from ...protocol.pulsar_pb2 import (
     ServerError,
 )
 from ...protocol.topics import TopicName
-from .link import ClientLink, CommandFamily, CommandHandler
+from .link import CommandFamily, CommandHandler
+
+if TYPE_CHECKING:
+    from .connection import ServerConnection
 
 
 class LookupCommands(CommandFamily):
     """Stateless but for its connection. `listener` is that of the connection's socket, for lookups that name none."""
 
-    def __init__(self, connection: ClientLink, listener: str = "") -> None:
+    def __init__(self, connection: "ServerConnection", listener: str = "") -> None:
         self._connection = connection
         self._listener = listener
 

@@ -1,6 +1,7 @@
 """What a client's producers say: PRODUCER, SEND, CLOSE_PRODUCER."""
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from ...protocol.commands import BROKER_REQUEST_ID, encode
 from ...protocol.entries import message_count, parse_entry
@@ -22,13 +23,17 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ..schemas.definition import SchemaDefinition
-from ..schemas.topic_rules import schema_of_producer
 from ..topics.access_modes import AccessMode, AccessRequest
-from ..topics.producer import AttachedProducer, PublishTarget
+from ..topics.producer import AttachedProducer
+from ..topics.publishing import Publishing
 from ..topics.topic import SubscriptionStart
 from . import limits
 from .limits import check_number
-from .link import ClientLink, CommandFamily, CommandHandler, EntryHandler
+from .link import CommandFamily, CommandHandler, EntryHandler
+from .topic_schemas import schema_of_producer
+
+if TYPE_CHECKING:
+    from .connection import ServerConnection
 
 READY_LIMIT_S = 20.0
 """So long a producer waits for a topic that does not take any yet. Clients give up after 30 s, and come again."""
@@ -38,7 +43,7 @@ LEDGER_FRAME_OVERHEAD_BYTES = 256  # what the internal add request puts around a
 class ProducerCommands(CommandFamily):
     """The producers of one connection, by producer id."""
 
-    def __init__(self, connection: ClientLink) -> None:
+    def __init__(self, connection: "ServerConnection") -> None:
         self.producers: dict[int, AttachedProducer] = {}
         self._connection = connection
         self._waiting: dict[int, tuple[AttachedProducer, CommandProducer]] = {}
@@ -129,7 +134,7 @@ class ProducerCommands(CommandFamily):
         await topic.publishing.check_holder()
         return None
 
-    async def _until_ready(self, publishing: PublishTarget, producer_id: int) -> None:
+    async def _until_ready(self, publishing: Publishing, producer_id: int) -> None:
         """Wait until a topic takes producers, as long as the client wants that. Raises ServiceUnitNotReady."""
         waiting = asyncio.get_running_loop().create_task(publishing.ready())
         self._ready_waits[producer_id] = waiting

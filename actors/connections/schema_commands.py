@@ -4,6 +4,8 @@ Every refusal has the type of answer that the client waits for. C++ and Python c
 request, and would wait for their time-out.
 """
 
+from typing import TYPE_CHECKING
+
 from ...protocol.commands import encode
 from ...protocol.errors import IncompatibleSchema, InvalidTopicName, MagnetarError, TopicNotFound, server_error_code
 from ...protocol.pulsar_pb2 import (
@@ -16,14 +18,17 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
 from ..schemas.definition import VERSION, SchemaDefinition
-from ..schemas.topic_rules import schema_of_producer
-from .link import ClientLink, CommandFamily, CommandHandler
+from .link import CommandFamily, CommandHandler
+from .topic_schemas import schema_of_producer
+
+if TYPE_CHECKING:
+    from .connection import ServerConnection
 
 
 class SchemaCommands(CommandFamily):
     """Stateless but for its connection."""
 
-    def __init__(self, connection: ClientLink) -> None:
+    def __init__(self, connection: "ServerConnection") -> None:
         self._connection = connection
 
     def handlers(self) -> dict[int, CommandHandler]:

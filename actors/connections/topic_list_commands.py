@@ -20,6 +20,7 @@ Invariants:
 """
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from ...protocol.commands import encode
 from ...protocol.errors import (
@@ -45,7 +46,10 @@ from ..members.topic_filter import EVERYTHING, TopicFilter, without_domain
 from ..members.topic_lookup import NAME_FRAME_BYTES
 from . import limits
 from .limits import check_number
-from .link import ClientLink, CommandFamily, CommandHandler
+from .link import CommandFamily, CommandHandler
+
+if TYPE_CHECKING:
+    from .connection import ServerConnection
 
 DOMAIN_OF_MODE: dict[int, str] = {
     CommandGetTopicsOfNamespace.PERSISTENT: PERSISTENT,
@@ -57,7 +61,7 @@ DOMAIN_OF_MODE: dict[int, str] = {
 class TopicListWatcher:
     """A watcher of one client; see the module. What is due waits while the client does not read."""
 
-    def __init__(self, link: ClientLink, watcher_id: int, namespace: str, taken: TopicFilter) -> None:
+    def __init__(self, link: "ServerConnection", watcher_id: int, namespace: str, taken: TopicFilter) -> None:
         self.namespace = namespace
         self.taken = taken
         self.list: MatchedTopics = link.host.lookups.lists.hold(namespace, taken)
@@ -131,7 +135,7 @@ class TopicListWatcher:
 class TopicListCommands(CommandFamily):
     """See the module."""
 
-    def __init__(self, connection: ClientLink) -> None:
+    def __init__(self, connection: "ServerConnection") -> None:
         self._connection = connection
         self._watchers: dict[int, TopicListWatcher] = {}
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, cast
 from ...protocol.errors import EntryCorrupt, ProtocolError
 from ...runtime.rpc.messages import pack, unpack
 from ...storage.managed.acknowledged import EntryRanges
-from ..dispatch.delayed import TimedEntry, TimedRun
+from .delayed import TimedEntry, TimedRun
 
 VERSION = 1
 

@@ -53,7 +53,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from weakref import WeakMethod
 
 from ...protocol.errors import AlreadyClosed, EntryCorrupt, LedgerFenced, MagnetarError, NoSuchLedger, StaleEpoch
@@ -61,15 +61,15 @@ from ...protocol.message_id import Position
 from ...runtime import retry
 from ...runtime.backoff import Backoff, LimitedBackoff
 from ...runtime.environment import Environment
-from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import together
 from ...runtime.transitions import check_transition
 from ...storage.ledger.reader import LedgerReader
 from ...storage.managed.acknowledged import EntryRanges
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.cursor_storage import SideLedgers
-from ..dispatch.delayed import YOUNG_MAX, DelayedEntries, TimedRun
 from .bucket import BucketSegment, BucketTable, Covered, build, decode_segment, decode_table, encode_table
+from .delay_gate import DelaysHost
+from .delayed import YOUNG_MAX, DelayedEntries, TimedRun
 
 logger = logging.getLogger(__name__)
 
@@ -331,15 +331,6 @@ TRANSITIONS: Mapping[BucketsState, Collection[BucketsState]] = {
 }
 
 
-class BucketsHost(Protocol):
-    """What buckets need of the topic."""
-
-    env: Environment
-    settings: Settings
-
-    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
-
-
 class DelayBuckets:
     """See the module. `index` is the memory of the gate.
 
@@ -348,7 +339,7 @@ class DelayBuckets:
 
     def __init__(
         self,
-        host: BucketsHost,
+        host: DelaysHost,
         cursor: Cursor,
         side: SideLedgers,
         index: DelayedEntries,

@@ -11,9 +11,9 @@ Consumers of the smallest `priority_level` value go first; others get something 
 """
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice, takewhile
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedSet
 
@@ -23,19 +23,10 @@ from .consumer import AttachedConsumer, Delivered, Delivery
 from .dispatcher import CursorView, Dispatcher, Entry, Limits, ReadPlan
 from .entry_gate import EntryGate
 
+if TYPE_CHECKING:
+    from .key_shared import WaitingEntries
+
 SET_ASIDE_MAX = 1000
-
-
-class Replay(Protocol):
-    """The replay set."""
-
-    def update(self, positions: Iterable[Position], /) -> object: ...
-    def discard(self, position: Position, /) -> None: ...
-    def difference_update(self, positions: Iterable[Position], /) -> object: ...
-    def clear(self) -> None: ...
-    def __len__(self) -> int: ...
-    def __contains__(self, value: object, /) -> bool: ...
-    def __iter__(self) -> Iterator[Position]: ...
 
 
 class SharedDispatcher(Dispatcher):
@@ -48,7 +39,7 @@ class SharedDispatcher(Dispatcher):
 
     def __init__(self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int]) -> None:
         super().__init__(cursor, limits, count_of)
-        self._replay: Replay = SortedSet[Position]()
+        self._replay: SortedSet[Position] | WaitingEntries = SortedSet[Position]()
         self._aside: dict[Position, None] = {}
         """In the order in which they were set aside."""
         self._ungated: dict[Position, None] = {}

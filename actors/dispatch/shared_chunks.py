@@ -9,29 +9,23 @@ pending at nobody, and neither in the replay set nor set aside.
 
 import sys
 from collections.abc import Callable
-from typing import Protocol
 
 from ...protocol.message_id import Position
-from .chunk_owners import PARKED_MAX, ChunkOwners, ChunkPlace
+from .chunk_owners import PARKED_MAX, ChunkOwners
 from .consumer import AttachedConsumer, Delivered, Delivery
 from .dispatcher import CursorView, Entry, Limits, ReadPlan
+from .message_counts import MessageCounts
 from .shared import SharedDispatcher
-
-
-class ChunkTable(Protocol):
-    """Knows which entries are chunks."""
-
-    def chunks_among(self, entries: list[Entry]) -> dict[Position, ChunkPlace]: ...
 
 
 class ChunkedSharedDispatcher(SharedDispatcher):
     """See the module."""
 
     def __init__(
-        self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int], table: ChunkTable
+        self, cursor: CursorView, limits: Limits, count_of: Callable[[Position, bytes], int], counts: MessageCounts
     ) -> None:
         super().__init__(cursor, limits, count_of)
-        self._table = table
+        self._counts = counts
         self._owners = ChunkOwners()
 
     def remove(self, consumer: AttachedConsumer) -> None:
@@ -52,7 +46,7 @@ class ChunkedSharedDispatcher(SharedDispatcher):
     def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
         if plan.generation != self.generation:
             return []
-        chunks = self._table.chunks_among(entries)
+        chunks = self._counts.chunks_among(entries)
         if not chunks:
             return super().distribute(plan, entries)
         hidden = self._hidden(plan, entries)

@@ -3,6 +3,7 @@
 import enum
 from collections.abc import Awaitable, Callable
 
+from ...protocol.topics import TopicName
 from .inactivity import Inactivity
 
 Work = Callable[[], Awaitable[None]]
@@ -20,7 +21,8 @@ class Check(enum.Enum):
 class TopicChecks:
     """The checks of one topic. A topic that stores nothing has no others than this."""
 
-    def __init__(self, inactivity: Inactivity) -> None:
+    def __init__(self, name: TopicName, inactivity: Inactivity) -> None:
+        self.name = name
         self.inactivity = inactivity
 
     def work(self, check: Check) -> Work | None:

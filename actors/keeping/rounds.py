@@ -13,7 +13,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from ...protocol.errors import MagnetarError
 from ...protocol.topics import TopicName
@@ -27,23 +26,14 @@ AT_A_TIME = 8
 TOPIC_LIMIT_S = 30.0
 
 
-class KeepingTopic(Protocol):
-    """A loaded topic."""
-
-    @property
-    def name(self) -> TopicName: ...
-    @property
-    def keeping(self) -> TopicChecks: ...
-
-
 Retire = Callable[[TopicName], Awaitable[None]]
 """Has an inactive topic deleted. Raises MagnetarError when that is refused."""
 
 
 class KeepingRounds:
-    """See the module. `topics()` gives those that are loaded. Begins with `start`."""
+    """See the module. `topics()` gives the checks of those that are loaded. Begins with `start`."""
 
-    def __init__(self, settings: Settings, topics: Callable[[], Iterable[KeepingTopic]], retire: Retire) -> None:
+    def __init__(self, settings: Settings, topics: Callable[[], Iterable[TopicChecks]], retire: Retire) -> None:
         self._topics = topics
         self._retire = retire
         self._whole_topics = settings.inactive_partitioned_topics_deletion_enabled
@@ -87,7 +77,7 @@ class KeepingRounds:
     async def _run(self, one: Check) -> None:
         permits = asyncio.Semaphore(AT_A_TIME)
 
-        async def check(topic: KeepingTopic, work: Work) -> None:
+        async def check(topic: TopicChecks, work: Work) -> None:
             try:
                 async with permits, asyncio.timeout(TOPIC_LIMIT_S):
                     await work()
@@ -97,14 +87,14 @@ class KeepingRounds:
         wanted = [(topic, work) for topic in self._topics() if (work := self._work(topic, one)) is not None]
         await asyncio.gather(*(check(topic, work) for topic, work in wanted))
 
-    def _work(self, topic: KeepingTopic, one: Check) -> Work | None:
+    def _work(self, topic: TopicChecks, one: Check) -> Work | None:
         if one is not Check.INACTIVITY:
-            return topic.keeping.work(one)
+            return topic.work(one)
         partition = topic.name.partition
         asks = partition < 0 or (partition == 0 and self._whole_topics)
-        return partial(self._retire_unused, topic) if asks and topic.keeping.inactivity.check() else None
+        return partial(self._retire_unused, topic) if asks and topic.inactivity.check() else None
 
-    async def _retire_unused(self, topic: KeepingTopic) -> None:
-        if await topic.keeping.is_inactive():
+    async def _retire_unused(self, topic: TopicChecks) -> None:
+        if await topic.is_inactive():
             logger.info("%s has not been used for long: the broker has it deleted", topic.name.full)
             await self._retire(topic.name)

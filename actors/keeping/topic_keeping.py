@@ -51,17 +51,6 @@ from .inactivity import Inactivity, UsedTopic
 logger = logging.getLogger(__name__)
 
 
-class BacklogOf(Protocol):
-    """A durable cursor."""
-
-    @property
-    def backlog_entries(self) -> int: ...
-    @property
-    def backlog_bytes(self) -> int: ...
-    @property
-    def first_unacknowledged(self) -> Position: ...
-
-
 class Backlog(NamedTuple):
     """Of the slowest durable subscription: its size, and the first entry that it has not acknowledged.
 
@@ -72,7 +61,7 @@ class Backlog(NamedTuple):
     first: Position | None
 
 
-def measure(cursors: Iterable[BacklogOf]) -> Backlog:
+def measure(cursors: Iterable[Cursor]) -> Backlog:
     """The backlog of a topic."""
     behind = [one for one in cursors if one.backlog_entries > 0]
     if not behind:
@@ -114,14 +103,6 @@ class KeptSubscription(Protocol):
     async def remove(self, consumer: None, *, force: bool = False) -> None: ...
 
 
-class ProducersOf(Protocol):
-    """The publishing of a topic."""
-
-    def disconnect_all(self) -> None: ...
-    @property
-    def in_use(self) -> bool: ...
-
-
 class KeepingHost(UsedTopic, Protocol):
     """What keeping needs of its topic."""
 
@@ -132,8 +113,7 @@ class KeepingHost(UsedTopic, Protocol):
 
     @property
     def subscriptions(self) -> Mapping[tuple[str, bool], KeptSubscription]: ...
-    @property
-    def publishing(self) -> ProducersOf: ...
+    def disconnect_producers(self) -> None: ...
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
 
 
@@ -141,7 +121,7 @@ class TopicKeeping(TopicChecks):
     """See the module. Made by its topic; what `work` says is called now and then."""
 
     def __init__(self, host: KeepingHost) -> None:
-        super().__init__(Inactivity(host, self._is_needed))
+        super().__init__(host.name, Inactivity(host, self._is_needed))
         self._host = host
         self._trimming = False
         self._trims_again = False
@@ -339,11 +319,11 @@ class TopicKeeping(TopicChecks):
                 continue
             if quota.policy is QuotaPolicy.EVICTION:
                 await self._evict(kind, quota)
-            elif self._host.publishing.in_use:
+            elif self._host.has_producers:
                 logger.warning(
                     "%s exceeds its backlog quota %s: its producers are sent away", self._host.name.full, kind.value
                 )
-                self._host.publishing.disconnect_all()
+                self._host.disconnect_producers()
 
     def age_s(self) -> int:
         """Since when the oldest message that is not acknowledged is certainly here; −1 for none."""

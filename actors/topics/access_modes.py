@@ -26,20 +26,13 @@ their access, in the same step in which the decision is made here.
 
 import enum
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import NotAllowedError, ProducerBusy, ProducerFenced
 from ...runtime.transitions import check_transition
 
-
-class NamedSession(Protocol):
-    """One producer on one connection; its identity is what counts."""
-
-    @property
-    def name(self) -> str: ...
-
-
-S = TypeVar("S", bound=NamedSession)
+if TYPE_CHECKING:
+    from .producer import AttachedProducer
 
 WAITING_MAX = 10_000
 """Producers that wait for access to one topic. One more is refused with ProducerBusy."""
@@ -109,30 +102,30 @@ SHARED_REQUEST = AccessRequest()
 
 
 @dataclass(eq=False)
-class Grant(Generic[S]):
+class Grant:
     """Exclusive access of one session, under one epoch."""
 
-    session: S
+    session: "AttachedProducer"
     epoch: int
     fenced: bool = False
     """Whether another producer fenced it out before its epoch was stored."""
 
 
 @dataclass(frozen=True)
-class Decision(Generic[S]):
+class Decision:
     """What a request, or the end of a session, changed.
 
     The epoch of `grant` has to be stored next. `evicted` lose their access at once. `refused` waited, and do not any
     longer. `queued`: the producer that asked waits now.
     """
 
-    grant: Grant[S] | None = None
-    evicted: tuple[S, ...] = ()
-    refused: tuple[S, ...] = ()
+    grant: Grant | None = None
+    evicted: "tuple[AttachedProducer, ...]" = ()
+    refused: "tuple[AttachedProducer, ...]" = ()
     queued: bool = False
 
 
-class TopicAccess(Generic[S]):
+class TopicAccess:
     """See the module."""
 
     def __init__(self, epoch: int = NO_EPOCH, topic: str = "the topic") -> None:
@@ -141,12 +134,12 @@ class TopicAccess(Generic[S]):
         self.state = AccessState.FREE
         self.epoch = epoch
         self._highest = epoch
-        self._grant: Grant[S] | None = None
-        self._shared: dict[S, None] = {}
-        self._waiting: dict[S, int | None] = {}
+        self._grant: Grant | None = None
+        self._shared: dict[AttachedProducer, None] = {}
+        self._waiting: dict[AttachedProducer, int | None] = {}
 
     @property
-    def holder(self) -> S | None:
+    def holder(self) -> "AttachedProducer | None":
         """Who has exclusive access, or is about to get it."""
         return self._grant.session if self._grant is not None else None
 
@@ -156,13 +149,13 @@ class TopicAccess(Generic[S]):
         return self._grant.epoch if self._grant is not None and self.state is AccessState.HELD else None
 
     @property
-    def waiting(self) -> tuple[S, ...]:
+    def waiting(self) -> "tuple[AttachedProducer, ...]":
         """Those that wait, in the order of their turns."""
         return tuple(self._waiting)
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
-    def ask(self, session: S, request: AccessRequest) -> Decision[S]:
+    def ask(self, session: "AttachedProducer", request: AccessRequest) -> Decision:
         """A producer wants to publish. Raises ProducerBusy, ProducerFenced or NotAllowedError, and changes nothing."""
         mode = request.mode
         if mode is AccessMode.SHARED:
@@ -202,7 +195,7 @@ class TopicAccess(Generic[S]):
         if epoch < current:
             raise ProducerFenced(stale_text(self._topic, current, epoch))
 
-    def _fence(self, session: S, returning: int | None) -> Decision[S]:
+    def _fence(self, session: "AttachedProducer", returning: int | None) -> Decision:
         grant = self._grant
         evicted = tuple(self._shared)
         if grant is not None and self.state is AccessState.HELD:
@@ -215,7 +208,7 @@ class TopicAccess(Generic[S]):
         self._release()
         return Decision(self._choose(session, returning), evicted, refused)
 
-    def _choose(self, session: S, returning: int | None) -> Grant[S]:
+    def _choose(self, session: "AttachedProducer", returning: int | None) -> Grant:
         epoch = max(self._highest, self.epoch) + 1 if returning is None else returning
         self._highest = max(self._highest, epoch)
         self._become(AccessState.GRANTING)
@@ -224,7 +217,7 @@ class TopicAccess(Generic[S]):
 
     # -- the epoch ---------------------------------------------------------------------------------------------------
 
-    def stored(self, grant: Grant[S]) -> bool:
+    def stored(self, grant: Grant) -> bool:
         """The epoch of a grant is stored. False if its producer has left or was fenced out: it must not publish."""
         self.epoch = max(self.epoch, grant.epoch)
         if grant is not self._grant:
@@ -232,7 +225,7 @@ class TopicAccess(Generic[S]):
         self._become(AccessState.HELD)
         return True
 
-    def failed(self, grant: Grant[S]) -> Decision[S]:
+    def failed(self, grant: Grant) -> Decision:
         """The epoch of a grant was not stored, or nobody knows: the producer does not get access."""
         if grant is not self._grant:
             return Decision()
@@ -241,7 +234,7 @@ class TopicAccess(Generic[S]):
 
     # -- coming back and leaving -------------------------------------------------------------------------------------
 
-    def replace(self, old: S, new: S) -> bool:
+    def replace(self, old: "AttachedProducer", new: "AttachedProducer") -> bool:
         """The producer of one session has come back in another one: it keeps what it had. False if that was nothing,
         or a grant that is not stored yet."""
         if old in self._shared:
@@ -255,7 +248,7 @@ class TopicAccess(Generic[S]):
             return False
         return True
 
-    def left(self, session: S) -> Decision[S]:
+    def left(self, session: "AttachedProducer") -> Decision:
         """A session has ended. Those that it kept waiting may get their turn."""
         self._waiting.pop(session, None)
         self._shared.pop(session, None)
@@ -269,8 +262,8 @@ class TopicAccess(Generic[S]):
         self._shared.clear()
         self._release()
 
-    def _next(self) -> Decision[S]:
-        refused: list[S] = []
+    def _next(self) -> Decision:
+        refused: list[AttachedProducer] = []
         while self._waiting and self._grant is None and not self._shared:
             session, returning = next(iter(self._waiting.items()))
             del self._waiting[session]

@@ -15,28 +15,19 @@ before it refuses a newcomer, and sends it away if none comes. `check_holder` do
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from ...protocol.errors import MagnetarError, ProducerBusy, ProducerFenced, ServiceUnitNotReady
-from ...protocol.topics import TopicName
 from ...runtime.gone import GONE
-from ..policies.effective import EffectivePolicies
+from ...storage.managed.record import TopicEpoch
 from .access_modes import NO_EPOCH, AccessMode, Decision, Grant, TopicAccess, stale_text
 from .producer import AttachedProducer, Turn
 
+if TYPE_CHECKING:
+    from .loaded_topics import Topic
+
 logger = logging.getLogger(__name__)
-
-
-class EpochStore(Protocol):
-    """Where the topic epoch is kept."""
-
-    @property
-    def stored(self) -> int:
-        """−1 for none."""
-        ...
-
-    async def raise_to(self, epoch: int) -> None: ...
 
 
 class MemoryEpoch:
@@ -49,23 +40,15 @@ class MemoryEpoch:
         self.stored = max(self.stored, epoch)
 
 
-class AdmissionHost(Protocol):
-    """The topic, as the admission sees it."""
-
-    name: TopicName
-    policies: EffectivePolicies
-
-    def check_open(self) -> None: ...
-    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
-
-
 class ProducerAdmission:
     """See the module. `check` raises what a publish stage has against a producer."""
 
-    def __init__(self, host: AdmissionHost, epochs: EpochStore, check: Callable[[AttachedProducer], None]) -> None:
+    def __init__(
+        self, host: "Topic", epochs: TopicEpoch | MemoryEpoch, check: Callable[[AttachedProducer], None]
+    ) -> None:
         self.producers: dict[str, AttachedProducer] = {}
         """Those that may publish, by name."""
-        self.access = TopicAccess[AttachedProducer](epochs.stored, host.name.full)
+        self.access = TopicAccess(epochs.stored, host.name.full)
         self._host = host
         self._epochs = epochs
         self._check = check
@@ -78,7 +61,7 @@ class ProducerAdmission:
 
     def let_go(self) -> None:
         """The topic is closed."""
-        self._host = cast("AdmissionHost", GONE)
+        self._host = cast("Topic", GONE)
         self._check = GONE
 
     # -- coming ------------------------------------------------------------------------------------------------------
@@ -169,7 +152,7 @@ class ProducerAdmission:
         producer.topic_epoch = None if epoch == NO_EPOCH else epoch
         self.producers[producer.name] = producer
 
-    async def _store(self, grant: Grant[AttachedProducer]) -> None:
+    async def _store(self, grant: Grant) -> None:
         """Store the epoch of a grant, so that its producer may publish. Raises why it may not."""
         if grant.epoch > self.access.epoch:
             try:
@@ -184,13 +167,13 @@ class ProducerAdmission:
 
     # -- turns -------------------------------------------------------------------------------------------------------
 
-    def _go_on(self, decision: Decision[AttachedProducer]) -> None:
+    def _go_on(self, decision: Decision) -> None:
         """Somebody has left."""
         self._refuse(decision)
         if decision.grant is not None:
             self._host.spawn(self._give_turn(decision.grant), "grant access")
 
-    async def _give_turn(self, grant: Grant[AttachedProducer]) -> None:
+    async def _give_turn(self, grant: Grant) -> None:
         producer = grant.session
         try:
             await self._store(grant)
@@ -207,7 +190,7 @@ class ProducerAdmission:
     def _fenced_text(self) -> str:
         return f"another producer took {self._host.name.full} for itself: create a new producer to try again"
 
-    def _refuse(self, decision: Decision[AttachedProducer]) -> None:
+    def _refuse(self, decision: Decision) -> None:
         for waiting in decision.refused:
             epoch = waiting.asks.topic_epoch
             text = self._fenced_text

@@ -17,7 +17,7 @@ from ...storage.managed.acknowledged import OpenMessages
 from ...storage.managed.cursor import Cursor
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher
-from .message_counts import MessageCounts
+from ..dispatch.message_counts import MessageCounts
 
 
 class PartOfBatch(NamedTuple):

@@ -41,8 +41,8 @@ Bounds: `brokerDeduplicationMaxNumberOfProducers` names in a snapshot. Names tha
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from typing import Protocol, cast
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TYPE_CHECKING, cast
 
 from ...protocol.entries import parse_metadata
 from ...protocol.errors import (
@@ -61,18 +61,16 @@ from ...protocol.errors import (
 from ...protocol.message_id import Position
 from ...protocol.names import DEDUPLICATION_CURSOR
 from ...protocol.pulsar_pb2 import MessageMetadata
-from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
-from ...runtime.environment import Environment
 from ...runtime.gone import GONE
-from ...runtime.settings.declarations import Settings
 from ...runtime.transitions import check_transition
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.cursor_storage import CursorKind
-from ...storage.managed.managed_ledger import ManagedLedger
-from ..policies.effective import EffectivePolicies
 from .producer import Publish
-from .publishing import DUPLICATE, Duplicate, Publishing, PublishStage, Refusal
+from .publishing import DUPLICATE, Duplicate, PublishStage, Refusal
+
+if TYPE_CHECKING:
+    from .persistent import PersistentTopic
 
 logger = logging.getLogger(__name__)
 
@@ -180,25 +178,10 @@ class SequenceIds:
 NEW = Verdict.NEW
 
 
-class DeduplicationHost(Protocol):
-    """The topic, as deduplication sees it."""
-
-    env: Environment
-    settings: Settings
-    policies: EffectivePolicies
-    name: TopicName
-    ledger: ManagedLedger
-    publishing: Publishing
-
-    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
-    def cursor_moved(self) -> None: ...
-    def use_policies(self, policies: EffectivePolicies) -> None: ...
-
-
 class Deduplication(PublishStage):
     """See the module. It belongs to the topic: changes of policies do not make a new one."""
 
-    def __init__(self, host: DeduplicationHost) -> None:
+    def __init__(self, host: "PersistentTopic") -> None:
         self.state = _S.OFF
         self.ids = SequenceIds()
         self._host = host
@@ -322,7 +305,7 @@ class Deduplication(PublishStage):
 
     def let_go(self) -> None:
         """The topic is closed."""
-        self._host = cast("DeduplicationHost", GONE)
+        self._host = cast("PersistentTopic", GONE)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

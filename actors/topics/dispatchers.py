@@ -1,39 +1,26 @@
 """Makes the dispatcher of a subscription as its first consumer asks for it, and says which other consumers fit."""
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import ConsumerBusy
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
-from ...runtime.environment import Environment
-from ...runtime.settings.declarations import Settings
+from ..delays.delay_gate import Delays
 from ..dispatch.consumer import AttachedConsumer
-from ..dispatch.delay_gate import Delays
-from ..dispatch.dispatcher import CursorView, Dispatcher, Limits
+from ..dispatch.dispatcher import CursorView, Dispatcher
 from ..dispatch.exclusive import ExclusiveDispatcher
-from ..dispatch.failover import ActiveConsumerNews, FailoverDispatcher, FailoverTopic, HeldTopics
+from ..dispatch.failover import ActiveConsumerNews, FailoverDispatcher
 from ..dispatch.hash_ranges import HashRing, SplitRanges, StickyRanges
 from ..dispatch.key_shared import KeySharedDispatcher
 from ..dispatch.shared_chunks import ChunkedSharedDispatcher
-from ..policies.effective import EffectivePolicies
-from .message_counts import MessageCounts
 
-
-class DispatcherHost(Protocol):
-    """What dispatch needs of a topic."""
-
-    env: Environment
-    policies: EffectivePolicies
-    settings: Settings
-    dispatch_limits: Limits
-    failover_topic: FailoverTopic
-    held_topics: HeldTopics
-    counts: MessageCounts
+if TYPE_CHECKING:
+    from .loaded_topics import Topic
 
 
 def new_dispatcher(
-    host: DispatcherHost,
+    host: "Topic",
     subscription: str,
     cursor: CursorView,
     subscription_type: int,

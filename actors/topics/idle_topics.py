@@ -31,7 +31,7 @@ import json
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from ...protocol.errors import MagnetarError
 from ...protocol.names import COMPACTION_CURSOR
@@ -43,7 +43,9 @@ from ..policies.effective import EffectivePolicies
 from .deduplication import DeduplicationState
 from .persistent import PersistentTopic
 from .subscription import counts_of, resume
-from .topic import Topic
+
+if TYPE_CHECKING:
+    from .loaded_topics import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +62,15 @@ class Resting(NamedTuple):
     figures: bytes
 
 
-class CloseTopic(Protocol):
-    """Closes a loaded topic. Returns what ends when it is closed, None if it is not the instance that is loaded."""
-
-    def __call__(self, topic: Topic, *, at_rest: bytes) -> asyncio.Task[None] | None: ...
+CloseTopic = Callable[[PersistentTopic, bytes], asyncio.Task[None] | None]
+"""Closes a loaded topic, and stores the duties under which it rests. Returns the task that closes it, None if another
+instance is loaded."""
 
 
 class IdleTopics:
     """See the module. `loaded` are the broker's topics by full name."""
 
-    def __init__(self, settings: Settings, loaded: Mapping[str, Topic], close: CloseTopic) -> None:
+    def __init__(self, settings: Settings, loaded: "Mapping[str, Topic]", close: CloseTopic) -> None:
         self.resting: dict[str, dict[str, Resting]] = {}
         """By namespace and full name."""
         self._idle: OrderedDict[PersistentTopic, float] = OrderedDict()
@@ -85,7 +86,7 @@ class IdleTopics:
 
     # -- from topics -------------------------------------------------------------------------------------------------
 
-    def is_loaded(self, topic: Topic) -> None:
+    def is_loaded(self, topic: "Topic") -> None:
         """The topic was loaded. One that has rested goes on with the counters that it had."""
         if isinstance(topic, PersistentTopic):
             resting = self.forget(topic.name)
@@ -99,12 +100,12 @@ class IdleTopics:
         if isinstance(topic, PersistentTopic):
             self._left(topic)
 
-    def asked_for(self, topic: Topic) -> None:
+    def asked_for(self, topic: "Topic") -> None:
         """Somebody is about to use the topic."""
         if isinstance(topic, PersistentTopic) and (topic in self._idle or topic in self._going):
             self._left(topic)
 
-    def closes(self, topic: Topic) -> None:
+    def closes(self, topic: "Topic") -> None:
         """The topic closes, for whatever reason."""
         if isinstance(topic, PersistentTopic):
             self._idle.pop(topic, None)
@@ -196,9 +197,7 @@ class IdleTopics:
             self._left(topic)
         else:
             resting = Resting(topic.policies, _figures_of(topic))
-            closing = self._close(
-                topic, at_rest=duties_of(topic.policies)
-            )  # in this step: its next load finds what is kept
+            closing = self._close(topic, duties_of(topic.policies))  # in this step: its next load finds what is kept
             if closing is not None:
                 self.resting.setdefault(topic.name.namespace, {})[topic.name.full] = resting
                 self._going[topic] = False  # counts until it is closed

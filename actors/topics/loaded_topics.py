@@ -36,9 +36,12 @@ from ..policies.watch import PolicyWatch
 from .idle_topics import IdleTopics, duties_of
 from .non_persistent import NonPersistentTopic
 from .persistent import PersistentTopic
-from .topic import CommonState, PrepareSubscription, Topic, TopicState
+from .topic import CommonState, PrepareSubscription, TopicState
 
 logger = logging.getLogger(__name__)
+
+Topic = PersistentTopic | NonPersistentTopic
+"""One topic, or one partition, on its owner broker, whichever way it keeps its messages."""
 
 Claim = Callable[[TopicName, bool], Awaitable[bool]]
 """Asks for a topic, which is created if need be and allowed; answers whether this broker has a grant for it now."""
@@ -89,7 +92,7 @@ class Topics:
         )
         self._closing: dict[str, asyncio.Task[None]] = {}
         self._closed = False
-        self._rounds = KeepingRounds(settings, lambda: list(self.loaded.values()), retire)
+        self._rounds = KeepingRounds(settings, lambda: [topic.keeping for topic in self.loaded.values()], retire)
         self._compaction_timer: asyncio.TimerHandle | None = None
 
     # -- ownership -----------------------------------------------------------------------------------------------
@@ -307,7 +310,7 @@ class Topics:
         if self._close(topic) is not None and self.owned.get(full_name) == topic.epoch and not self._closed:
             self._loads.load_later(full_name)
 
-    def _close(self, topic: Topic, *, at_rest: bytes = b"") -> asyncio.Task[None] | None:
+    def _close(self, topic: Topic, at_rest: bytes = b"") -> asyncio.Task[None] | None:
         full_name = topic.name.full
         self._idle.closes(topic)
         if self.loaded.get(full_name) is not topic:

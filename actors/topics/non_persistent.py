@@ -35,7 +35,7 @@ from .persistent import check_new_consumer
 from .producer import AttachedProducer
 from .publishing import Publishing
 from .stages import publish_stages
-from .subscription_members import MembersHost, SubscriptionMembers
+from .subscription_members import SubscriptionMembers
 from .topic import DRAIN_TIMEOUT_S, CommonState, SubscriptionStart, TopicLife, TopicState
 
 Completion = Callable[[Position | None, BaseException | None], None]
@@ -63,7 +63,7 @@ class NoCursor:
 class PassingSubscription(SubscriptionMembers):
     """The consumers of one subscription. Made by `NonPersistentTopic`."""
 
-    def __init__(self, topic: MembersHost, name: str, *, durable: bool) -> None:
+    def __init__(self, topic: "NonPersistentTopic", name: str, *, durable: bool) -> None:
         super().__init__(topic, name, durable=False, grace_s=0.0)
         self.key = (name, durable)
         """Under which its topic finds it: as the client asked for it."""
@@ -214,7 +214,7 @@ class NonPersistentTopic(TopicLife):
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self.subscriptions: dict[tuple[str, bool], PassingSubscription] = {}
         self.publishing = PassingPublishing(self, Relay(env, self.subscriptions))
-        self.keeping = TopicChecks(Inactivity(self, lambda mode: bool(self.subscriptions)))
+        self.keeping = TopicChecks(name, Inactivity(self, lambda mode: bool(self.subscriptions)))
         self.publishing.on_left = self.keeping.inactivity.used
         self._closing = False
         self._closed = asyncio.Event()

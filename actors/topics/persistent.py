@@ -15,7 +15,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...protocol.entries import is_batch, is_marker, parse_metadata
 from ...protocol.errors import (
@@ -58,6 +58,9 @@ from .subscription import Subscription, let_go
 from .subscription_members import SubscriptionMembers
 from .topic import DRAIN_TIMEOUT_S, CommonState, SubscriptionStart, TopicLife, TopicState
 
+if TYPE_CHECKING:
+    from .loaded_topics import Topic
+
 logger = logging.getLogger(__name__)
 
 
@@ -94,18 +97,7 @@ async def start_position(ledger: ManagedLedger, start: SubscriptionStart, *, dur
     return resolve(ledger, EARLIEST_POSITION if start.earliest else LATEST_POSITION, compacted=compacted)
 
 
-class BoundedTopic(Protocol):
-    """What is counted."""
-
-    @property
-    def name(self) -> TopicName: ...
-    @property
-    def policies(self) -> EffectivePolicies: ...
-    @property
-    def subscriptions(self) -> Mapping[tuple[str, bool], SubscriptionMembers]: ...
-
-
-def check_new_subscription(topic: BoundedTopic, *, durable: bool) -> None:
+def check_new_subscription(topic: "Topic", *, durable: bool) -> None:
     """Raise NotAllowedError when the topic has as many durable subscriptions as it may have."""
     bound = topic.policies.max_subscriptions_per_topic
     if durable and 0 < bound <= sum(is_durable for _, is_durable in topic.subscriptions):
@@ -115,7 +107,7 @@ def check_new_subscription(topic: BoundedTopic, *, durable: bool) -> None:
         )
 
 
-def check_subscription_type(topic: BoundedTopic, subscription_type: int) -> None:
+def check_subscription_type(topic: "Topic", subscription_type: int) -> None:
     """Raise NotAllowedError for a type of subscriptions that the topic's policies do not enable."""
     name = type_name(subscription_type)
     if SubscriptionType(name) not in topic.policies.subscription_types_enabled:
@@ -125,7 +117,7 @@ def check_subscription_type(topic: BoundedTopic, subscription_type: int) -> None
         )
 
 
-def check_new_consumer(topic: BoundedTopic, subscription: SubscriptionMembers) -> None:
+def check_new_consumer(topic: "Topic", subscription: SubscriptionMembers) -> None:
     """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
     policies = topic.policies
     if 0 < policies.max_consumers_per_topic <= sum(len(one.consumers) for one in topic.subscriptions.values()):
@@ -217,6 +209,10 @@ class PersistentTopic(TopicLife):
             self._become(TopicState.FENCED)
         if ends_topic(error):
             self._ledger_fenced(error)
+
+    def disconnect_producers(self) -> None:
+        """Send every producer away: its client looks the topic up again, and resends what has no receipt."""
+        self.publishing.disconnect_all()
 
     def nothing_pending(self) -> None:
         """The last publish under way was completed, and the topic is not open."""

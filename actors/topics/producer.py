@@ -12,17 +12,19 @@ States of a producer's session:
 import asyncio
 import enum
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from ...protocol.errors import MagnetarError
 from ...protocol.message_id import Position
-from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topic_figures import ProducerFigures
 from ...runtime.meter import Meter
 from ...runtime.transitions import check_transition
 from ..dispatch.consumer import Outlet
 from ..rates.publish import Holdable
 from .access_modes import SHARED_REQUEST, AccessMode, AccessRequest
+
+if TYPE_CHECKING:
+    from .publishing import Publishing
 
 Turn = Callable[[MagnetarError | None], None]
 """Tells a producer that waited that it may publish now, or why it never will."""
@@ -53,65 +55,12 @@ class PublishOutlet(Outlet, Holdable, Protocol):
     def publish_ended(self, size_bytes: int) -> None: ...
 
 
-class PublishTarget(Protocol):
-    """The publishing of a topic, as its producers and their connections see it."""
-
-    @property
-    def producers(self) -> "Mapping[str, AttachedProducer]":
-        """Those that may publish, by name."""
-        ...
-
-    @property
-    def published(self) -> Meter:
-        """What was published since the topic was loaded."""
-        ...
-
-    def check(self, producer: "AttachedProducer") -> None:
-        """Raise the MagnetarError that the topic has against a producer, before anything is done for that producer."""
-        ...
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether producers may be added now."""
-        ...
-
-    async def ready(self) -> None:
-        """Wait until producers may be added. That may take as long as a bookie is away."""
-        ...
-
-    async def add_producer(self, producer: "AttachedProducer", turn: Turn) -> bool:
-        """Admit a producer that `check` let pass. False: it waits, and `turn` is called once.
-
-        Raises ProducerBusy, ProducerFenced, ServiceUnitNotReady.
-        """
-        ...
-
-    async def check_holder(self) -> None:
-        """Send away a producer with exclusive access whose connection is dead."""
-        ...
-
-    def publish(
-        self,
-        producer: "AttachedProducer",
-        sequence_id: int,
-        highest_sequence_id: int,
-        messages: int,
-        entry: bytes,
-        metadata: MessageMetadata,
-    ) -> None: ...
-    def refuse(self, producer: "AttachedProducer", sequence_id: int, error: MagnetarError) -> None: ...
-    def publish_completed(self, publish: "Publish", position: Position | None, error: BaseException | None) -> None: ...
-    def publish_repeated(self, publish: "Publish") -> None: ...
-    def last_sequence_id(self, name: str) -> int: ...
-    def remove_producer(self, producer: "AttachedProducer") -> None: ...
-
-
 class AttachedProducer:
     """One producer session."""
 
     def __init__(
         self,
-        publishing: PublishTarget,
+        publishing: "Publishing",
         connection: PublishOutlet,
         producer_id: int,
         name: str,

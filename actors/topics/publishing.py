@@ -12,14 +12,14 @@ then to the producer. A plain topic has no stages. A stage sees each entry at tw
 Guarantees: receipts of one producer come in the order of its entries and without gaps. If an entry failed, no later
 entry of the same session is acknowledged to that session, even if it was stored.
 
-Left to others: which producers are admitted (`admission`), the topic's state (`PublishHost`, which is told of a
-failure, and when nothing is pending), storing (managed ledger), and each stage's decision (one file per stage).
+Left to others: which producers are admitted (`admission`), the topic's state (`topic`), storing (managed ledger), and
+each stage's decision (one file per stage). The topic is told of a failure, and when nothing is pending.
 """
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from ...protocol.commands import send_error, send_receipt
 from ...protocol.entries import is_marker
@@ -36,10 +36,16 @@ from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...runtime.gone import GONE
 from ...runtime.meter import Meter
+from ...storage.managed.managed_ledger import ManagedLedger
+from ...storage.managed.record import TopicEpoch
 from .access_modes import NO_EPOCH
-from .admission import AdmissionHost, EpochStore, MemoryEpoch, ProducerAdmission
+from .admission import MemoryEpoch, ProducerAdmission
 from .producer import AttachedProducer, ProducerState, Publish, Turn
 from .topic import TopicState
+
+if TYPE_CHECKING:
+    from .loaded_topics import Topic
+    from .non_persistent import Relay
 
 OPEN = TopicState.OPEN
 PRODUCER_OPEN, PRODUCER_REFUSED = ProducerState.OPEN, ProducerState.REFUSED
@@ -115,33 +121,18 @@ class StagedPublish(Publish):
                 self.producer.publishing.publish_repeated(duplicate)
 
 
-class EntryLog(Protocol):
-    """Where entries go, in order."""
-
-    def append(self, body: bytes, callback: Callable[[Position | None, BaseException | None], None]) -> None: ...
-
-
-class PublishHost(AdmissionHost, Protocol):
-    """The topic, as publishing sees it."""
-
-    state: TopicState
-
-    def publish_failed(self, error: BaseException) -> None: ...
-    def nothing_pending(self) -> None: ...
-
-
 class Publishing:
     """See the module. `remember(position, messages)` keeps the message count of what was stored, for dispatch. Without
     `epochs` the topic epoch lives as long as this object."""
 
     def __init__(
         self,
-        host: PublishHost,
-        log: EntryLog,
+        host: "Topic",
+        log: "ManagedLedger | Relay",
         remember: Callable[[Position, int], None],
         *,
         stages: tuple[PublishStage, ...],
-        epochs: EpochStore | None = None,
+        epochs: TopicEpoch | None = None,
     ) -> None:
         self._admission = ProducerAdmission(host, epochs or MemoryEpoch(), self.check)
         self.producers = self._admission.producers
@@ -208,7 +199,7 @@ class Publishing:
 
     def let_go(self) -> None:
         """The topic is closed."""
-        self._host = cast("PublishHost", GONE)
+        self._host = cast("Topic", GONE)
         self._admission.let_go()
         self.obstacles.clear()
 

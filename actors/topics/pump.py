@@ -11,20 +11,20 @@ Left to others: what to read and who gets it (dispatcher), who is attached (subs
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Protocol, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, cast
 
 from ...protocol.errors import EntryCorrupt, EntryUnknown, MagnetarError, NoSuchEntry
 from ...protocol.message_id import Position
 from ...runtime.backoff import Backoff
-from ...runtime.environment import Environment
 from ...runtime.gone import GONE
-from ...storage.managed.managed_ledger import ManagedLedger
 from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
 from ..dispatch.shared import SET_ASIDE_MAX
 from ..rates.dispatch import DispatchLimit
 from .batch_index_acks import BatchIndexAcks
-from .message_counts import MessageCounts
+
+if TYPE_CHECKING:
+    from .persistent import PersistentTopic
 
 logger = logging.getLogger(__name__)
 
@@ -38,24 +38,13 @@ RECALL_ENTRIES_MIN = 4  # entries set aside that are tried again at a time; twic
 UNREADABLE = (EntryCorrupt, EntryUnknown, NoSuchEntry)
 
 
-class PumpHost(Protocol):
-    """What the loop needs of the topic."""
-
-    env: Environment
-    ledger: ManagedLedger
-    dispatch_bytes_max: int
-    counts: MessageCounts
-
-    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
-
-
 class Pump:
     """See the module. The subscription sets `dispatcher`, and `index_acks` if the broker has that switched on.
     `describe(now_s)` says how the subscription stands, for the log. `pass_markers` gets entries that nobody may get."""
 
     def __init__(
         self,
-        host: PumpHost,
+        host: "PersistentTopic",
         name: str,
         describe: Callable[[float], object],
         pass_markers: Callable[[list[Position]], None],
@@ -271,7 +260,7 @@ class Pump:
 
     def let_go(self) -> None:
         """The topic is closed."""
-        self._host = cast("PumpHost", GONE)
+        self._host = cast("PersistentTopic", GONE)
         self._describe = self._pass_markers = GONE
 
 

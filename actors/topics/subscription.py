@@ -5,7 +5,7 @@ Its states, and who is attached: `subscription_members`.
 
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 from weakref import ref
 
 from ...protocol.errors import (
@@ -19,51 +19,27 @@ from ...runtime.gone import GONE
 from ...runtime.meter import Meter
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.cursor_storage import SideLedgers
-from ...storage.managed.managed_ledger import ManagedLedger
 from ..compaction.reading import CompactedCursor
 from ..delays.buckets import DelayBuckets
+from ..delays.delay_gate import Delays
+from ..delays.delayed import DelayedEntries
 from ..dispatch.consumer import AttachedConsumer
-from ..dispatch.delay_gate import Delays
-from ..dispatch.delayed import DelayedEntries
 from ..dispatch.dispatcher import Dispatcher, Limits
 from ..dispatch.shared import SharedDispatcher
-from ..keeping.checks import TopicChecks
 from ..rates.dispatch import DispatchLimit
 from .batch_index_acks import BatchIndexAcks, PartOfBatch
 from .dispatchers import new_dispatcher
-from .message_counts import MessageCounts
 from .pump import Pump
-from .subscription_members import MembersHost, SubscriptionMembers
+from .subscription_members import SubscriptionMembers
 
-
-class SubscriptionHost(MembersHost, Protocol):
-    """What a subscription needs of its topic."""
-
-    ledger: ManagedLedger
-    dispatch_bytes_max: int
-    counts: MessageCounts
-
-    @property
-    def keeping(self) -> TopicChecks: ...
-    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
-    async def seek(
-        self,
-        subscription: "Subscription",
-        *,
-        position: Position | None = None,
-        publish_time_ms: int | None = None,
-        ack_set: Sequence[int] = (),
-    ) -> None: ...
-    async def unsubscribe(
-        self, subscription: "Subscription", consumer: AttachedConsumer | None, *, force: bool = False
-    ) -> None: ...
-    def cursor_moved(self) -> None: ...
+if TYPE_CHECKING:
+    from .persistent import PersistentTopic
 
 
 class Subscription(SubscriptionMembers):
     """See the module. Made by `PersistentTopic`."""
 
-    def __init__(self, host: SubscriptionHost, name: str, cursor: Cursor, *, durable: bool, grace_s: float) -> None:
+    def __init__(self, host: "PersistentTopic", name: str, cursor: Cursor, *, durable: bool, grace_s: float) -> None:
         super().__init__(host, name, durable=durable, grace_s=grace_s)
         self.cursor = cursor
         self.host = host
@@ -355,5 +331,5 @@ def resume(subscription: Subscription, counts: Sequence[Sequence[int]]) -> None:
 
 def let_go(subscription: Subscription) -> None:
     """The topic is closed: see `runtime.gone`."""
-    subscription.topic = subscription.host = cast("SubscriptionHost", GONE)
+    subscription.topic = subscription.host = cast("PersistentTopic", GONE)
     subscription.pump.let_go()

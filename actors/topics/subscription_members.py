@@ -16,18 +16,20 @@ Implementations: `subscription` for persistent topics, `non_persistent` for othe
 import asyncio
 import enum
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import MagnetarError, ServiceUnitNotReady, SubscriptionInUse
-from ...protocol.message_id import Position, WireMessageId
+from ...protocol.message_id import Position
 from ...protocol.topic_figures import SubscriptionFigures
-from ...runtime.environment import Environment
 from ...runtime.meter import Meter
 from ...runtime.transitions import check_transition
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher
 from .batch_index_acks import PartOfBatch
-from .dispatchers import DispatcherHost, check_fits, fits, type_name
+from .dispatchers import check_fits, fits, type_name
+
+if TYPE_CHECKING:
+    from .loaded_topics import Topic
 
 
 class SubscriptionState(enum.Enum):
@@ -43,16 +45,6 @@ TRANSITIONS = {
     SubscriptionState.TYPED: frozenset({SubscriptionState.IDLE, SubscriptionState.CLOSED}),
     SubscriptionState.CLOSED: frozenset[SubscriptionState](),
 }
-
-
-class MembersHost(DispatcherHost, Protocol):
-    """What the members of a subscription need of its topic."""
-
-    env: Environment
-
-    async def last_message_id(self, *, compacted: bool = False) -> WireMessageId: ...
-    def check_consumers(self, subscription: "SubscriptionMembers") -> None: ...
-    def subscription_ended(self, subscription: "SubscriptionMembers") -> None: ...
 
 
 class SubscriptionActs:
@@ -106,7 +98,7 @@ class SubscriptionActs:
 class SubscriptionMembers(SubscriptionActs):
     """See the module. Implementations say who gets what, and what acknowledgements do."""
 
-    def __init__(self, topic: MembersHost, name: str, *, durable: bool, grace_s: float) -> None:
+    def __init__(self, topic: "Topic", name: str, *, durable: bool, grace_s: float) -> None:
         self.name = name
         self.durable = durable
         self.state = SubscriptionState.IDLE

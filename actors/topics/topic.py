@@ -1,8 +1,7 @@
-"""What the rest of a broker sees of a topic, whichever way the topic keeps its messages.
+"""What topics have in common, whichever way they keep their messages: `persistent` and `non_persistent`.
 
 Connections attach producers (`publishing`) and consumers (`subscription`), members of the cluster ask for figures and
-move subscriptions, and `loaded_topics` closes what has moved. They know this protocol only. Implementations:
-`persistent`.
+move subscriptions, and `loaded_topics` closes what has moved. They take both kinds (`loaded_topics.Topic`).
 
 States of a topic:
 
@@ -20,23 +19,18 @@ import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ...protocol.errors import ServiceUnitNotReady
 from ...protocol.message_id import Position, WireMessageId
-from ...protocol.topic_figures import TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ...storage.metadata.store import Guard
 from ..compaction.topic_compaction import RUNNING_MAX
 from ..dispatch.failover import HeldTopics
-from ..keeping.checks import TopicChecks
-from ..policies.effective import EffectivePolicies
+from ..dispatch.message_counts import MessageCounts
 from ..rates.subscribe import SubscribeRates
-from .message_counts import MessageCounts
-from .producer import PublishTarget
-from .subscription_members import SubscriptionMembers
 
 DRAIN_TIMEOUT_S = 3.0
 
@@ -84,97 +78,6 @@ class SubscriptionStart(NamedTuple):
 PrepareSubscription = Callable[[TopicName, str, SubscriptionStart, Mapping[str, str]], Awaitable[Guard | None]]
 """Has a subscription created on the partitions that its client may not know (see `coordinator.topic_growth`). Returns
 the condition on which it may then be created on partition 0."""
-
-
-class Topic(Protocol):
-    """One topic, or one partition, on its owner broker. See the module."""
-
-    @property
-    def name(self) -> TopicName: ...
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the ownership under which it was loaded."""
-        ...
-
-    @property
-    def state(self) -> TopicState: ...
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a producer or a consumer is connected."""
-        ...
-
-    @property
-    def policies(self) -> EffectivePolicies:
-        """What holds for it now."""
-        ...
-
-    @property
-    def keeping(self) -> TopicChecks:
-        """What its broker checks now and then."""
-        ...
-
-    @property
-    def has_messages(self) -> bool:
-        """Whether it stores messages. Of one that stores none, whether it has passed some on."""
-        ...
-
-    @property
-    def publishing(self) -> PublishTarget:
-        """Its producers, and the way of their entries."""
-        ...
-
-    @property
-    def subscriptions(self) -> Mapping[tuple[str, bool], SubscriptionMembers]:
-        """By name and whether it is durable: a durable and a non-durable one may share a name."""
-        ...
-
-    def use_policies(self, policies: EffectivePolicies) -> None:
-        """These hold from now on; clients that are there already stay."""
-        ...
-
-    async def subscription(
-        self,
-        name: str,
-        *,
-        durable: bool,
-        start: SubscriptionStart,
-        properties: Mapping[str, str] | None = None,
-        create: bool = True,
-    ) -> SubscriptionMembers:
-        """The subscription of that name, created if need be.
-
-        Raises SubscriptionNotFound without `create`, ServiceUnitNotReady, and what writing the cursor raises.
-        """
-        ...
-
-    async def delete_subscription(self, name: str, *, force: bool = False) -> None:
-        """Remove a durable subscription. Raises SubscriptionNotFound; BrokerMetadataError while it has consumers,
-        unless forced."""
-        ...
-
-    async def last_message_id(self, *, compacted: bool = False) -> WireMessageId:
-        """Id of the last message, with the index of the last one in a batch; earliest if there is none. With
-        `compacted` it is the last one that a reader of the compacted topic gets."""
-        ...
-
-    def describe(self) -> TopicFigures:
-        """Its figures, for the admin."""
-        ...
-
-    def check(self) -> None:
-        """Called now and then; see Subscription.check."""
-        ...
-
-    def begin_to_close(self) -> bool:
-        """Take no client from now on. `close` follows. Returns whether the topic did not close already."""
-        ...
-
-    async def close(self, *, drain_s: float = DRAIN_TIMEOUT_S) -> None:
-        """Stop taking publishes, complete those under way (for at most `drain_s`), send all clients away, and let go
-        of what is stored. Concurrent callers wait for the first one."""
-        ...
 
 
 @dataclass(frozen=True)

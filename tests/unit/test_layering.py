@@ -64,7 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.dispatch": BASE,
     "actors.policies": BASE,
     "actors.compaction": BASE | {"storage.managed"},
-    "actors.delays": BASE | {"actors.dispatch", "storage.ledger", "storage.managed"},
+    "actors.delays": BASE | {"actors.dispatch", "actors.policies", "storage.ledger", "storage.managed"},
     "actors.rates": BASE | {"actors.dispatch", "actors.policies"},
     "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
     "actors.keeping": BASE | {"actors.policies", "storage.managed"},

@@ -11,7 +11,7 @@ from typing import Any
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.delays.buckets import DelayBuckets
-from magnetar.actors.dispatch.delay_gate import Delays
+from magnetar.actors.delays.delay_gate import Delays
 from magnetar.actors.dispatch.entry_gate import EntryGate
 from magnetar.actors.dispatch.failover import FailoverDispatcher
 from magnetar.actors.dispatch.shared import SharedDispatcher

@@ -7,8 +7,8 @@ from typing import Any
 from magnetar.actors.delays import buckets
 from magnetar.actors.delays.bucket import Covered
 from magnetar.actors.delays.buckets import Bucket
+from magnetar.actors.delays.delay_gate import Delays
 from magnetar.actors.dispatch.consumer import AttachedConsumer
-from magnetar.actors.dispatch.delay_gate import Delays
 from magnetar.actors.dispatch.dispatcher import Entry, ReadPlan
 from magnetar.actors.dispatch.shared import SharedDispatcher
 from magnetar.protocol.message_id import Position

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.actors.dispatch.dispatcher import Limits
+from magnetar.actors.dispatch.message_counts import MessageCounts
 from magnetar.actors.dispatch.shared_chunks import ChunkedSharedDispatcher
-from magnetar.actors.topics.message_counts import MessageCounts
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 

@@ -61,7 +61,7 @@ class Kept:
             policies=policies,
             ledger=self.ledger,
             subscriptions={("s", True): subscription},
-            publishing=SimpleNamespace(in_use=False),
+            has_producers=False,
             is_open=True,
         )
         self.subscription: Any = subscription

@@ -24,6 +24,7 @@ async def test_a_cursor_that_moves_during_a_trim_leads_to_one_more_trim() -> Non
 
     host: Any = SimpleNamespace(
         is_open=True,
+        name=SimpleNamespace(full="t"),
         ledger=SimpleNamespace(trim=trim),
         spawn=lambda coroutine, name: tasks.append(asyncio.create_task(coroutine, name=name)),
     )

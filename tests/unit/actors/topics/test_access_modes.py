@@ -183,7 +183,7 @@ class Room:
     """A topic with producers that do anything in any order; checks the invariants after each step."""
 
     def __init__(self):
-        self.access = TopicAccess[Someone]()
+        self.access = TopicAccess()
         self.shared, self.waiting = [], []
         self.granting, self.holder = None, None
         self.granted, self.best = [], -1

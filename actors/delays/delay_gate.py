@@ -17,8 +17,8 @@ Invariants:
   once per tick. It looks again after `LOOK_MAX_S` at the latest, so a clock that was set is noticed.
 - What is due and cannot be sent waits here without a timer: the permits of a consumer wake dispatch.
 
-Memory: a gate with a *spill* (`Spill`) keeps a bounded number of entries here. The spill stores the others in buckets,
-and reads them back in time. The read position may be in front of entries that are in buckets. They are held all the
+Memory: a gate with a *spill* (`buckets`) keeps a bounded number of entries here. It stores the others in buckets, and
+reads them back in time. The read position may be in front of entries that are in buckets. They are held all the
 same, and reading skips them.
 
 Crash and unload: the cursor knows which entries are acknowledged. The next dispatcher reads all others again from the
@@ -27,15 +27,20 @@ does not have to find all delayed entries first.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from ...protocol.message_id import Position
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
+from ..dispatch.dispatcher import CursorView
+from ..dispatch.entry_gate import HeldEntry
+from ..dispatch.message_counts import MessageCounts
+from ..policies.effective import EffectivePolicies
 from .delayed import DelayedEntries
-from .dispatcher import CursorView
-from .entry_gate import HeldEntry
+
+if TYPE_CHECKING:
+    from .buckets import DelayBuckets
 
 LOOK_MAX_S = 60.0
 DROPPED_MAX = 4096
@@ -45,69 +50,15 @@ IN_BUCKET = 0
 """In place of the time from which an entry is visible: a bucket has the entry."""
 
 
-class DelayPolicy(Protocol):
-    """The policy `delayedDelivery`."""
-
-    @property
-    def active(self) -> bool: ...
-    @property
-    def tick_ms(self) -> int: ...
-
-
-class DelayPolicies(Protocol):
-    """The policies of a topic."""
-
-    @property
-    def delayed_delivery(self) -> DelayPolicy: ...
-
-
-class DeliveryTimes(Protocol):
-    """Knows the delivery times of entries."""
-
-    def delivery_times(self, entries: Sequence[tuple[Position, bytes]]) -> Mapping[Position, int]: ...
-
-
 class DelaysHost(Protocol):
-    """What delays need of the topic."""
+    """A topic, as the delays of its messages see it."""
 
     env: Environment
     settings: Settings
+    policies: EffectivePolicies
+    counts: MessageCounts
 
-    @property
-    def policies(self) -> DelayPolicies: ...
-    @property
-    def counts(self) -> DeliveryTimes: ...
-
-
-class Spill(Protocol):
-    """Where entries go that are too many for memory: `actors.delays.buckets`."""
-
-    @property
-    def holds(self) -> bool:
-        """Whether the gate has to ask before its dispatcher reads."""
-        ...
-
-    @property
-    def count(self) -> int:
-        """Entries that it has and memory has not."""
-        ...
-
-    @property
-    def size_bytes(self) -> int: ...
-
-    @property
-    def next_ms(self) -> int | None:
-        """When `fetch` has something to do. None where it has not. A time that has passed: it is at it, or waits until
-        there is room."""
-        ...
-
-    def ready(self) -> bool: ...
-    def covered(self, positions: Sequence[Position]) -> list[Position]: ...
-    def skip(self, position: Position) -> tuple[Position, int] | None: ...
-    def fetch(self, due_ms: int, *, behind: bool) -> None: ...
-    def grown(self) -> None: ...
-    def drop_acknowledged(self) -> None: ...
-    def end(self) -> None: ...
+    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
 
 
 class Delays:
@@ -118,7 +69,7 @@ class Delays:
         self._cursor = cursor
         self._wake = wake
         self._entries = DelayedEntries()
-        self._spill: Spill | None = None
+        self._spill: DelayBuckets | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._target_ms = EVER_MS
         """For when the timer is set."""
@@ -130,7 +81,7 @@ class Delays:
         """Held entries with that time, or an earlier one, are due. Only the timer raises it."""
         self._loop = asyncio.get_running_loop()
 
-    def use_spill(self, make: Callable[[DelayedEntries, Callable[[], None]], Spill]) -> None:
+    def use_spill(self, make: "Callable[[DelayedEntries, Callable[[], None]], DelayBuckets]") -> None:
         """Entries may leave memory from now on. `make` gets what is in memory, and what to call when a spill has read
         something back, or may be read beside."""
         self._spill = make(self._entries, self._spill_changed)

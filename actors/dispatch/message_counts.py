@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from ...protocol.entries import is_marker, message_count, parse_metadata
 from ...protocol.errors import ProtocolError
 from ...protocol.message_id import Position
-from ..dispatch.chunk_owners import ChunkPlace
-from ..dispatch.dispatcher import Entry
+from .chunk_owners import ChunkPlace
+from .dispatcher import Entry
 
 GENERATION_ENTRIES_MAX = 16_384
 NO_TIMES: Mapping[Position, int] = {}

@@ -10,58 +10,14 @@
 A client without a schema costs a topic nothing: the broker reads schemas only where they may matter.
 """
 
-from collections.abc import Iterable, Mapping, Sized
-from typing import Protocol
-
 from ...protocol.errors import IncompatibleSchema
 from ...protocol.schema_types import SchemaType
-from ...protocol.topics import TopicName
-from ..policies.effective import EffectivePolicies
-from .definition import VERSION, SchemaDefinition
-from .registry import SchemaRegistry
+from ..schemas.definition import VERSION, SchemaDefinition
+from ..schemas.registry import SchemaRegistry
+from ..topics.loaded_topics import Topic
 
 
-class SchemaWriters(Protocol):
-    """Who publishes on a topic."""
-
-    @property
-    def producers(self) -> Sized: ...
-
-
-class SchemaReader(Protocol):
-    """Who reads a topic."""
-
-    @property
-    def takes_any_schema(self) -> bool: ...
-
-
-class SchemaReaders(Protocol):
-    """A subscription."""
-
-    @property
-    def consumers(self) -> Iterable[SchemaReader]: ...
-
-
-class SchemaTopic(Protocol):
-    """A topic, as its schemas see it."""
-
-    @property
-    def name(self) -> TopicName: ...
-
-    @property
-    def policies(self) -> EffectivePolicies: ...
-
-    @property
-    def publishing(self) -> SchemaWriters: ...
-
-    @property
-    def has_messages(self) -> bool: ...
-
-    @property
-    def subscriptions(self) -> Mapping[tuple[str, bool], SchemaReaders]: ...
-
-
-async def schema_of_producer(schemas: SchemaRegistry, topic: SchemaTopic, definition: SchemaDefinition | None) -> bytes:
+async def schema_of_producer(schemas: SchemaRegistry, topic: Topic, definition: SchemaDefinition | None) -> bytes:
     """The version of a producer's schema as it travels; empty without a schema. Raises IncompatibleSchema."""
     if definition is not None:
         return VERSION.pack(await _add(schemas, topic, definition))
@@ -73,9 +29,7 @@ async def schema_of_producer(schemas: SchemaRegistry, topic: SchemaTopic, defini
     return b""
 
 
-async def check_schema_of_consumer(
-    schemas: SchemaRegistry, topic: SchemaTopic, definition: SchemaDefinition | None
-) -> None:
+async def check_schema_of_consumer(schemas: SchemaRegistry, topic: Topic, definition: SchemaDefinition | None) -> None:
     """Raise IncompatibleSchema unless a consumer with this schema may read the topic. The first one adds it."""
     if definition is None or definition.type is SchemaType.AUTO_CONSUME:
         return
@@ -85,7 +39,7 @@ async def check_schema_of_consumer(
         await _add(schemas, topic, definition)
 
 
-async def _add(schemas: SchemaRegistry, topic: SchemaTopic, definition: SchemaDefinition) -> int:
+async def _add(schemas: SchemaRegistry, topic: Topic, definition: SchemaDefinition) -> int:
     policies = topic.policies
     return await schemas.put(
         topic.name,
@@ -95,7 +49,7 @@ async def _add(schemas: SchemaRegistry, topic: SchemaTopic, definition: SchemaDe
     )
 
 
-def _is_used(topic: SchemaTopic) -> bool:
+def _is_used(topic: Topic) -> bool:
     """Whether somebody relies on what the topic has, or has not, as its schema."""
     return (
         topic.has_messages

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from magnetar.actors.dispatch.delay_gate import Delays
+from magnetar.actors.delays.delay_gate import Delays
+from magnetar.actors.dispatch.message_counts import MessageCounts
 from magnetar.actors.policies.delayed_delivery import DelayedDelivery
-from magnetar.actors.topics.message_counts import MessageCounts
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.pulsar_pb2 import MessageMetadata

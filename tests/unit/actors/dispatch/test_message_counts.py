@@ -1,6 +1,6 @@
 """Counts of messages by position, bounded."""
 
-from magnetar.actors.topics.message_counts import MessageCounts
+from magnetar.actors.dispatch.message_counts import MessageCounts
 from support.clients.wire_peer import entry
 
 

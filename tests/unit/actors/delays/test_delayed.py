@@ -2,7 +2,7 @@
 
 import random
 
-from magnetar.actors.dispatch.delayed import RUN_ENTRY_BYTES, YOUNG_MAX, DelayedEntries
+from magnetar.actors.delays.delayed import RUN_ENTRY_BYTES, YOUNG_MAX, DelayedEntries
 
 
 def test_entries_come_in_the_order_of_their_times_across_many_runs() -> None:
