@@ -7,31 +7,31 @@ connection ended. Nothing is sent a second time by itself: the message then come
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from ...protocol.errors import Timeout, exception_for_server_error
 from ...protocol.message_id import Position, unsigned64
 from ...protocol.pulsar_pb2 import CommandAck, CommandAckResponse, MessageIdData
-from ..core.connection import ClientConnection
+from ..core.connection import ClientConnection, ConsumerEndpoint
 from ..core.context import Core
+from ..core.registration import Registration
 
 AckedPart = tuple[int, int, list[int], int]
 """Ledger, entry, ack set, batch size."""
 
 
-class Receiving(Protocol):
-    """A partition's consumer, as receipts see it."""
-
-    async def ready_connection(self) -> ClientConnection: ...
-
-
 class AckReceipts:
     """See the module. All is for the loop. `flush` sends what is collected, through `send` if there is a connection."""
 
-    def __init__(self, core: Core, consumer: Receiving, flush: Callable[[], None], waits: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        registration: Registration[ConsumerEndpoint],
+        flush: Callable[[], None],
+        waits: Callable[[], bool],
+    ) -> None:
         """`waits` says whether something is collected that could not be sent."""
         self._core = core
-        self._consumer = consumer
+        self._registration = registration
         self._flush = flush
         self._waits = waits
         self._outstanding: dict[asyncio.Task[None], int] = {}
@@ -51,7 +51,7 @@ class AckReceipts:
         await asyncio.sleep(0)  # those who acknowledge in the same turn of the loop share the command
         self._flush()
         if self._waits():
-            await self._core.lookup.retry("an acknowledgement", self._consumer.ready_connection)
+            await self._core.lookup.retry("an acknowledgement", self._registration.ready_connection)
             self._flush()  # the subscription has done so; this is for what came since
         outstanding = [*self._outstanding]
         if outstanding:

@@ -1,16 +1,15 @@
 """The asyncio face of a consumer."""
 
 import asyncio
-import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
-from ...protocol.errors import MagnetarError, Timeout
+from ...protocol.errors import Timeout
 from ..consuming.intercepted import InterceptedConsumer
+from ..consuming.listeners import LoopListener, consumer_has_listener
 from ..consuming.message import Message
 from ..consuming.messages import Messages
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
@@ -21,7 +20,6 @@ from ..core.message_id import MessageId, TopicMessageId
 from ..core.threading_bridge import LoopSignal
 from ..letters.handling import retry_is_off
 from .facts import ConsumerFacts
-from .listeners import LISTENER_STOP_TIMEOUT_S, consumer_has_listener, log_failure, log_missing
 from .pausing import Pausing
 
 logger = logging.getLogger(__name__)
@@ -47,7 +45,7 @@ class AsyncConsumer(ConsumerFacts, Pausing):
         if heard is not None:
             self._listener = self._listen(self._receive_queue.take, partial(heard, self))
 
-    def _listen(self, take: Callable[[], Message | None], handle: Callable[[Message], object]) -> "LoopListener":
+    def _listen(self, take: Callable[[], Message | None], handle: Callable[[Message], object]) -> LoopListener:
         """Hand all messages to come to `handle`, in a task that ends with the consumer."""
         started = self._consumer.listening = LoopListener(self._consumer, self._arrival, take, handle)
         return started
@@ -309,130 +307,3 @@ def is_enough(policy: ConsumerBatchReceivePolicy, messages: int, size_bytes: int
     if 0 < policy.max_num_message <= messages:
         return True
     return 0 < policy.max_num_bytes <= size_bytes
-
-
-TURN_S = 0.001
-"""After so long the loop gets a turn, even if the listener never waits."""
-
-
-_within: ContextVar["LoopListener | None"] = ContextVar("_within", default=None)
-"""The listener that the running task belongs to."""
-
-
-class LoopListener:
-    """How the asyncio face calls a listener: a task takes messages one at a time and awaits what the listener returns.
-
-    States of the task, and what leads from one to the next:
-
-    - *waiting* for a message, or for `resume`. A message that has come, while not paused, is taken: handling.
-    - *handling* one message. The listener's end, with or without an error, leads back to waiting.
-    - *ended*: by `stop`, because no more messages will come, or because the task was cancelled.
-
-    The task's context says which listener it is. Tasks that a listener starts inherit that, so `stop` does not wait for
-    a listener that waits for it, as in `await asyncio.gather(consumer.close(), …)`.
-
-    Invariants: a message is taken only when it is handed over at once, with no `await` in between. So pausing, stopping
-    and cancelling lose none: what was not handed over is still in the receive queue. Only while waiting does `stop`
-    cancel the task. A listener that handles a message gets `LISTENER_STOP_TIMEOUT_S`; then it is cancelled, too.
-
-    For the loop's thread.
-    """
-
-    def __init__(
-        self,
-        consumer: TopicConsumer,
-        arrival: Callable[[], Awaitable[None]],
-        take: Callable[[], Message | None],
-        handle: Callable[[Message], object],
-    ) -> None:
-        """Start. `arrival` waits until there may be a message, `take` gives it; both raise why there is none."""
-        core = consumer.core
-        self._consumer = consumer
-        self._loop = core.loop
-        self._arrival = arrival
-        self._take = take
-        self._handle = handle
-        self._going = asyncio.Event()
-        self._going.set()
-        self._stopping = False
-        self._handling = False
-        self._turn_began_s = 0.0
-        self._task = core.tasks.spawn(self._serve(), f"listener on {consumer.topic_text}"[:200])
-
-    def pause(self) -> None:
-        """Rest after the message that is being handled. A second call does nothing."""
-        self._going.clear()
-
-    def resume(self) -> None:
-        """Go on. A second call does nothing."""
-        self._going.set()
-
-    async def stop(self) -> None:
-        """Hand no further message over. Wait for the one that is being handled, unless the listener itself calls.
-
-        A listener that takes longer than `LISTENER_STOP_TIMEOUT_S` is cancelled.
-        """
-        self._stopping = True
-        task = self._task
-        if task.done() or task is asyncio.current_task():
-            return
-        if not self._handling:
-            task.cancel()
-        if _within.get() is self:
-            return
-        await asyncio.wait({task}, timeout=LISTENER_STOP_TIMEOUT_S)
-        if not task.done():
-            logger.warning(
-                "the listener on %s still handles its message after %s s: it is cancelled",
-                self._consumer.topic_text,
-                LISTENER_STOP_TIMEOUT_S,
-            )
-            task.cancel()
-
-    async def _serve(self) -> None:
-        _within.set(self)
-        try:
-            while not self._stopping:
-                message = await self._next()
-                if message is not None:
-                    await self._hand_over(message)
-        except MagnetarError as error:
-            log_missing(self._consumer.topic_text, error, ended=True)
-        except asyncio.CancelledError:
-            if not self._stopping and self._consumer.receive_queue.failure is None:
-                logger.warning(
-                    "the listener on %s was cancelled: it gets no more messages until the application subscribes again",
-                    self._consumer.topic_text,
-                )
-            raise
-
-    async def _next(self) -> Message | None:
-        """The next message to be handled, or None if there was none for the listener. Raises why there will be none."""
-        try:
-            await self._going.wait()
-            await self._arrival()
-            return self._take() if self._going.is_set() else None
-        except MagnetarError as error:
-            if self._consumer.receive_queue.failure is not None:
-                raise
-            log_missing(self._consumer.topic_text, error, ended=False)
-            return None
-
-    async def _hand_over(self, message: Message) -> None:
-        self._handling = True
-        try:
-            outcome = self._handle(message)
-            if inspect.isawaitable(outcome):
-                await outcome
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            log_failure(message)  # of something that the listener awaited: the listener itself was not cancelled
-        except Exception:  # the application's; no caller waits for it
-            log_failure(message)
-        finally:
-            self._handling = False
-        if self._loop.time() - self._turn_began_s >= TURN_S:
-            await asyncio.sleep(0)
-            self._turn_began_s = self._loop.time()

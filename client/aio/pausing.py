@@ -1,8 +1,8 @@
 """Pausing a consumer or its listener, the same in both faces."""
 
 from ...protocol.errors import InvalidConfiguration
+from ..consuming.listeners import PausableListener
 from ..consuming.topic_consumer import TopicConsumer
-from .listeners import PausableListener
 
 
 class Pausing:

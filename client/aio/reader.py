@@ -24,6 +24,7 @@ from ...protocol.errors import OperationNotSupported, Timeout
 from ...protocol.hashing import murmur3_32
 from ...runtime.backoff import Backoff
 from ...runtime.tasks import together
+from ..consuming.listeners import reader_has_listener
 from ..consuming.message import Message
 from ..consuming.partition_consumer import PartitionConsumer
 from ..consuming.start_filter import StartFilter
@@ -34,7 +35,6 @@ from ..core.key_shared_policy import HASHES
 from ..core.message_id import MessageId
 from .consumer import AsyncConsumer
 from .facts import state_text
-from .listeners import reader_has_listener
 
 
 def key_hash(message: Message) -> int:

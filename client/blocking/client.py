@@ -9,8 +9,8 @@ from typing import Any
 from ...protocol.errors import AlreadyClosed
 from ...protocol.topics import TopicName
 from ..aio.client import topic_partitions
-from ..aio.listeners import check_called_on_thread
 from ..aio.reader import TopicReader
+from ..consuming.listeners import check_called_on_thread
 from ..consuming.message import Message
 from ..consuming.topic_consumer import TopicConsumer, receipts
 from ..core.configuration import (

@@ -9,13 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from queue import SimpleQueue
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import Timeout
 from ..aio.consumer import is_enough
 from ..aio.facts import ConsumerFacts
-from ..aio.listeners import consumer_has_listener
 from ..aio.pausing import Pausing
 from ..consuming.intercepted import InterceptedConsumer
+from ..consuming.listeners import consumer_has_listener
 from ..consuming.message import Message
 from ..consuming.messages import Messages
 from ..consuming.topic_consumer import SeekTarget, TopicConsumer
@@ -23,8 +24,11 @@ from ..core.configuration import ConsumerBatchReceivePolicy, ConsumerConfigurati
 from ..core.failover_events import tell
 from ..core.message_id import MessageId, TopicMessageId
 from ..letters.handling import retry_is_off
-from .pickling import Opener, OpensLater
+from .pickling import OpensLater
 from .receiving import Listener, Receiver
+
+if TYPE_CHECKING:
+    from .client import Client
 
 
 def serve_events(face: object, consumer: TopicConsumer) -> None:
@@ -53,7 +57,7 @@ class Consumer(ConsumerFacts, Pausing, OpensLater[ConsumerConfiguration]):
 
     _SET_BY_OPENING = frozenset({"_running", "_consumer", "_receive_queue", "_messages", "_receiver", "_listener"})
 
-    def __init__(self, client: Opener, consumer: TopicConsumer) -> None:
+    def __init__(self, client: "Client", consumer: TopicConsumer) -> None:
         self._client = client
         self._configuration = consumer.configuration
         self._running = client.running

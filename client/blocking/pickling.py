@@ -5,29 +5,15 @@ does. The first use of what is not there yet opens them.
 """
 
 import threading
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from ..aio.reader import TopicReader
-from ..consuming.topic_consumer import TopicConsumer
 from ..core.configuration import ConsumerConfiguration, ProducerConfiguration, ReaderConfiguration
-from ..core.context import Closeable
 from ..core.forking import watch
-from ..producing.topic_producer import TopicProducer
-from .loop import Running
+
+if TYPE_CHECKING:
+    from .client import Client
 
 Configuration = TypeVar("Configuration", ProducerConfiguration, ConsumerConfiguration, ReaderConfiguration)
-
-
-class Opener(Protocol):
-    """A blocking client, as the faces that it made see it."""
-
-    running: Running
-
-    def open_producer(self, configuration: ProducerConfiguration) -> TopicProducer: ...
-    def open_consumer(self, configuration: ConsumerConfiguration) -> TopicConsumer: ...
-    def open_reader(self, configuration: ReaderConfiguration) -> TopicReader: ...
-    def close_when_forgotten(self, face: object, made: Closeable) -> None: ...
-    def close_one(self, made: Closeable) -> None: ...
 
 
 class OpensLater(Generic[Configuration]):
@@ -36,7 +22,7 @@ class OpensLater(Generic[Configuration]):
     _SET_BY_OPENING: ClassVar[frozenset[str]]
     """Attributes whose absence means that it has to be opened."""
 
-    _client: Opener
+    _client: "Client"
     _configuration: Configuration
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -68,7 +54,7 @@ class OpensLater(Generic[Configuration]):
 
 
 def _unopened(
-    kind: type[OpensLater[Configuration]], client: Opener, configuration: Configuration
+    kind: type[OpensLater[Configuration]], client: "Client", configuration: Configuration
 ) -> OpensLater[Configuration]:
     made = kind.__new__(kind)
     made.__dict__.update(_client=client, _configuration=configuration, _opening=threading.RLock())

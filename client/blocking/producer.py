@@ -7,6 +7,7 @@ loop is woken once per batch.
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import OperationNotSupported
 from ..aio.facts import ProducerFacts
@@ -18,7 +19,10 @@ from ..producing.attributes import Attributes
 from ..producing.outbox import Outbox, SendCallback, ignore
 from ..producing.send_outcome import SendOutcome
 from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms, payload_of
-from .pickling import Opener, OpensLater
+from .pickling import OpensLater
+
+if TYPE_CHECKING:
+    from .client import Client
 
 
 class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
@@ -29,7 +33,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
 
     _SET_BY_OPENING = frozenset({"_running", "_producer", "_blocks", "_router", "_outboxes", "_outbox"})
 
-    def __init__(self, client: Opener, producer: TopicProducer) -> None:
+    def __init__(self, client: "Client", producer: TopicProducer) -> None:
         self._client = client
         self._configuration = producer.configuration
         self._running = client.running

@@ -1,14 +1,18 @@
 """The blocking face of a reader."""
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from ..aio.listeners import reader_has_listener
 from ..aio.reader import ReaderFacts, TopicReader
+from ..consuming.listeners import reader_has_listener
 from ..consuming.message import Message
 from ..consuming.topic_consumer import SeekTarget
 from ..core.configuration import ReaderConfiguration
-from .pickling import Opener, OpensLater
+from .pickling import OpensLater
 from .receiving import Listener, Receiver
+
+if TYPE_CHECKING:
+    from .client import Client
 
 
 class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
@@ -19,7 +23,7 @@ class Reader(ReaderFacts, OpensLater[ReaderConfiguration]):
 
     _SET_BY_OPENING = frozenset({"_running", "_reader", "_receiver", "_listener"})
 
-    def __init__(self, client: Opener, reader: TopicReader) -> None:
+    def __init__(self, client: "Client", reader: TopicReader) -> None:
         self._client = client
         self._configuration = reader.configuration
         self._running = client.running

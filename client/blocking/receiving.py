@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ...protocol.errors import MagnetarError, OperationNotSupported, Timeout
-from ..aio.listeners import LISTENER_STOP_TIMEOUT_S, log_failure, log_missing
+from ..consuming.listeners import LISTENER_STOP_TIMEOUT_S, log_failure, log_missing
 from ..consuming.message import Message
 from ..consuming.messages import Messages
 from ..consuming.receive_queue import ReceiveQueue

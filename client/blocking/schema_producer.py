@@ -8,6 +8,7 @@ Producers without a schema are of the plain class, and pay nothing.
 import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import MagnetarError
 from ..core.configuration import ProducerConfiguration
@@ -17,8 +18,10 @@ from ..producing.interception import InterceptedCallback, Interception
 from ..producing.outbox import SendCallback
 from ..producing.topic_producer import TopicProducer, payload_of
 from ..producing.values import encoded, encoded_without_key
-from .pickling import Opener
 from .producer import Producer
+
+if TYPE_CHECKING:
+    from .client import Client
 
 
 class InterceptedProducer(Producer):
@@ -27,7 +30,7 @@ class InterceptedProducer(Producer):
     _told_of_the_end = False
     _SET_BY_OPENING = Producer._SET_BY_OPENING | {"_interception"}
 
-    def __init__(self, client: Opener, producer: TopicProducer) -> None:
+    def __init__(self, client: "Client", producer: TopicProducer) -> None:
         super().__init__(client, producer)
         self._interception = Interception(weakref.proxy(self), producer.configuration.interceptors)
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...protocol.commands import ack, encode
 from ...protocol.errors import OperationNotSupported
@@ -36,6 +36,9 @@ from ..core.message_id import MessageId
 from .message import Message, Opened, ReceivedEntry, Run
 from .messages import run_at
 
+if TYPE_CHECKING:
+    from .partition_consumer import PartitionConsumer
+
 logger = logging.getLogger(__name__)
 
 ENTRIES_PER_COMMAND_MAX = 5_000
@@ -45,28 +48,6 @@ PARTS_PER_COMMAND_MAX = 500
 """A part of a batch of 1,000 messages takes up to 190 bytes."""
 
 _popleft = deque[object].popleft
-
-
-class AckRoute(Protocol):
-    """Where a consumer is registered, as far as acknowledgements have to know."""
-
-    @property
-    def connection(self) -> ClientConnection | None: ...
-    @property
-    def id(self) -> int: ...
-
-
-class Acknowledging(Protocol):
-    """A partition's consumer, as its acknowledgements see it."""
-
-    @property
-    def registration(self) -> AckRoute: ...
-
-    def redeliver_all(self) -> None:
-        """Have everything unacknowledged delivered again."""
-        ...
-
-    async def ready_connection(self) -> ClientConnection: ...
 
 
 class _UpTo:
@@ -109,7 +90,7 @@ class _Opened:
 class ConsumerAcks:
     """See the module. `acknowledge` and `negative_acknowledge` may be called from any thread."""
 
-    def __init__(self, core: Core, configuration: ConsumerConfiguration, consumer: Acknowledging) -> None:
+    def __init__(self, core: Core, configuration: ConsumerConfiguration, consumer: "PartitionConsumer") -> None:
         self._core = core
         self._consumer = consumer
         self._group_s = configuration.ack_group_time_ms / 1000
@@ -154,7 +135,7 @@ class ConsumerAcks:
         self.receipts: AckReceipts | None = None
         """None unless calls that acknowledge wait for the broker's answer."""
         if configuration.ack_receipt_enabled:
-            self.receipts = AckReceipts(core, consumer, self.flush, lambda: bool(self._state))
+            self.receipts = AckReceipts(core, consumer.registration, self.flush, lambda: bool(self._state))
 
     # ---- From the application, any thread ----
 

@@ -10,7 +10,7 @@ message is a tuple underneath: all those of a batch are made, taken apart and co
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from operator import itemgetter
-from typing import ClassVar, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, overload
 
 from ...protocol.ack_sets import open_messages
 from ...protocol.batches import decode_batch, decode_uniform
@@ -24,6 +24,9 @@ from ..crypto.decryption import MessageDecryptor
 from ..crypto.keys import ConsumerCryptoFailureAction
 from ..schemas.schema import DecodedValue
 from .undelivered import encrypted, lone_chunk, refuse_unknown_compression, too_large
+
+if TYPE_CHECKING:
+    from .partition_consumer import SchemaReading, WrittenWith
 
 LARGE_BYTES = 256 * 1024
 """Decompressed size from which on coroutines leave opening to a thread. Measured for this size: ZLIB takes 0.4 ms and
@@ -59,7 +62,7 @@ class ReceivedEntry:
     """What opens encrypted messages."""
     names_topic = False
     """Whether ids of its messages name the topic."""
-    reading: ClassVar["ValueReader | None"] = None
+    reading: ClassVar["SchemaReading | WrittenWith | None"] = None
     """What decodes values by a schema; None: values are payloads."""
 
     def __init__(
@@ -396,15 +399,6 @@ INDEXES = tuple(range(1_000))
 """Shared by the messages of all batches of usual size: the same objects are quickly found to be equal."""
 
 
-class ValueReader(Protocol):
-    """Decodes the values of one consumer's messages; see `SchemaReading`."""
-
-    def lacks(self, entry: ReceivedEntry) -> bool: ...
-    async def load(self, entry: ReceivedEntry) -> None: ...
-    def value(self, message: Message) -> object: ...
-    def of_pickle(self, entry: ReceivedEntry) -> "ValueReader": ...
-
-
 class Opened(Sequence[Message]):
     """Plain messages of one batch, with indexes in sequence from `first` on. They are made again at each access."""
 
@@ -464,7 +458,7 @@ def _restore(
     single: bytes | None,
     chunks: tuple[tuple[int, int], ...] = (),
     undecrypted: bool = False,
-    reading: ValueReader | None = None,
+    reading: "WrittenWith | None" = None,
 ) -> Message:
     parsed = MessageMetadata.FromString(metadata)
     redeliveries, index = numbers

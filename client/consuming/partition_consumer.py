@@ -29,10 +29,8 @@ of its writer's schema. A consumer on the loop fetches what it lacks before it h
 import asyncio
 import logging
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from ...protocol.ack_sets import open_messages
 from ...protocol.commands import flow
@@ -59,7 +57,6 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ...runtime.repeated_warnings import RepeatedWarnings
-from ..acknowledging.chunk_positions import ChunkPositions
 from ..core.configuration import ConsumerConfiguration, ConsumerType, InitialPosition
 from ..core.connection import ClientConnection, ConsumerEndpoint
 from ..core.context import Core
@@ -297,16 +294,6 @@ AWAITED_MAX = 1_000
 """So many damaged entries are remembered."""
 
 
-class ChunkAcks(Protocol):
-    """A consumer's acknowledgements, as far as chunks need them."""
-
-    def acknowledge_entry(self, position: Position) -> None: ...
-    def undelivered(self, position: Position, *, damaged: bool) -> None: ...
-    def redeliver_later(self, positions: Sequence[Position]) -> None: ...
-    @property
-    def chunked(self) -> ChunkPositions: ...
-
-
 class ChunkReceiver:
     """The chunks that a partition's consumer has received, on the loop: puts messages together and has the rest done.
 
@@ -319,7 +306,7 @@ class ChunkReceiver:
     """
 
     def __init__(
-        self, core: Core, configuration: ConsumerConfiguration, acks: ChunkAcks, name: str, *, keeps_order: bool
+        self, core: Core, configuration: ConsumerConfiguration, acks: ConsumerAcks, name: str, *, keeps_order: bool
     ) -> None:
         self._core = core
         self._acks = acks
@@ -427,10 +414,12 @@ class PartitionConsumer:
         self.partition = partition
         self.name = configuration.consumer_name or ""
         self.generation = 0
+        self.registration: Registration[ConsumerEndpoint] = Registration(
+            core, topic, KIND, self, self.register, self._fail, self._ends
+        )
         self.acks = ConsumerAcks(core, configuration, self)
         keeps_order = start is None and configuration.consumer_type.keeps_order
         self._chunks = ChunkReceiver(core, configuration, self.acks, topic.full, keeps_order=keeps_order)
-        self.registration = Registration(core, topic, KIND, self, self.register, self._fail, self._ends)
         self._core = core
         self._configuration = configuration
         self._receive_queue = queue
@@ -466,7 +455,6 @@ class PartitionConsumer:
         """Whether there was a SUBSCRIBE since the last seek was sent."""
         self._missing = False
         """Whether the topic did not exist at an attempt since the last SUBSCRIBE: it can only be a new one then."""
-        self._ready_waiters: deque[asyncio.Future[None]] = deque()
         self._discards = RepeatedWarnings(logger, core.loop.time)
         """Of entries that cannot be decrypted: there may be one for every message."""
 
@@ -507,7 +495,6 @@ class PartitionConsumer:
         self._chunks.clear()
         self._discards.flush(f"entries of {self.topic.full} were discarded")
         self.registration.end(RegistrationState.CLOSED, AlreadyClosed("the consumer is closed: subscribe again"))
-        self._wake_waiters()
         connection = self.registration.let_go()
         if connection is not None:
             await self.registration.close_on_broker(connection)
@@ -518,7 +505,6 @@ class PartitionConsumer:
             self.registration.end(RegistrationState.CLOSED, reason)
             self._chunks.clear()
             self.acks.abandon()
-            self._wake_waiters()
 
     def inherited(self, error: MagnetarError) -> None:
         """See `forking`."""
@@ -527,7 +513,6 @@ class PartitionConsumer:
     def _fail(self, error: MagnetarError) -> None:
         """The broker's refusal is final."""
         self._receive_queue.source_failed(self, self.registration.end(RegistrationState.FAILED, error))
-        self._wake_waiters()
 
     def _ends(self, error: MagnetarError) -> bool:
         """Whether a refusal ends a consumer that was subscribed before; see `Registration`.
@@ -540,21 +525,6 @@ class PartitionConsumer:
         if self.refused is not None and isinstance(error, TopicNotFound | NotAllowedError):
             self.refused(self.topic)
         return False
-
-    async def ready_connection(self) -> ClientConnection:
-        """The connection that the subscription lives on, as soon as it does. Raises why it never will."""
-        while (connection := self.registration.connection) is None:
-            self.registration.check()
-            waiter: asyncio.Future[None] = self._core.loop.create_future()
-            self._ready_waiters.append(waiter)
-            await waiter
-        return connection
-
-    def _wake_waiters(self) -> None:
-        while self._ready_waiters:
-            waiter = self._ready_waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
 
     # ---- Connection ----
 
@@ -580,7 +550,6 @@ class PartitionConsumer:
             self.permits.send(granted)
         if self._receive_queue.waiting:
             self.permits.ask_for_one()
-        self._wake_waiters()
 
     async def _learn_start(self, connection: ClientConnection, consumer_id: int) -> None:
         """Ask where a non-durable subscription stands whose start only the broker knows.
@@ -649,14 +618,6 @@ class PartitionConsumer:
         self.generation += 1
         self._chunks.clear()
         return self._receive_queue.discard(self)
-
-    def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
-        """The connection has ended: go on on another one."""
-        self.registration.lost(connection)
-
-    def closed_by_broker(self, connection: ClientConnection) -> None:
-        """The broker gave the topic away, or the subscription was moved by a seek."""
-        self.registration.lost(connection)
 
     # ---- In ----
 
@@ -758,7 +719,7 @@ class PartitionConsumer:
         self.permits.ask_for_one()
 
     def open_entry(self, entry: ReceivedEntry) -> Sequence[Message]:
-        """See `receive_queue.Source`; called under the receive queue's lock."""
+        """The messages of an entry that the application has come to; called under the receive queue's lock."""
         self.permits.free(entry.permits)
         entry.permits = 0  # a call that is interrupted here leaves the entry in the queue, and another one opens it
         try:

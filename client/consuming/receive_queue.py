@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import groupby, repeat
 from operator import attrgetter
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from ...protocol.errors import MagnetarError
 from ..core.failover_events import FailoverEvents
@@ -23,36 +23,12 @@ from .message import Message, Opened, ReceivedEntry
 from .messages import Messages
 from .receive_counts import ReceiveCounts, Waiting, waiting_in
 
+if TYPE_CHECKING:
+    from .partition_consumer import PartitionConsumer
+    from .topic_consumer import LetterHandling
+
 source_of = attrgetter("source")
 _popleft = deque[Message].popleft
-
-
-class Source(Protocol):
-    """A partition's consumer, as the receive queue uses it."""
-
-    generation: int
-    """Entries of an earlier generation are void: the broker will deliver them again, or the application sought away."""
-
-    def open_entry(self, entry: ReceivedEntry) -> Sequence[Message]:
-        """The messages of an entry that the application has come to, which frees its permits. Raises why there are
-        none to be handed over."""
-        ...
-
-
-class ArrivalGate(Protocol):
-    """What looks at entries before they are queued, on the loop."""
-
-    def takes(self, entry: ReceivedEntry) -> bool:
-        """Whether the entry goes another way. It may come back by `admit`; until then it takes its permits."""
-        ...
-
-    def queued(self, source: object) -> int:
-        """How many messages of `source` wait there."""
-        ...
-
-    def discard(self, source: object) -> int:
-        """Drop what waits there of `source`; returns how many messages that were."""
-        ...
 
 
 class ReceiveQueue:
@@ -73,7 +49,8 @@ class ReceiveQueue:
         """Whether a large entry is left alone until it is prepared, because the callers are on an event loop."""
         self.lets_go: Callable[[object, MagnetarError], bool] | None = None
         """Asked when one source has failed finally: whether the others go on without it."""
-        self.gate: ArrivalGate | None = None
+        self.gate: LetterHandling | None = None
+        """Looks at entries before they are queued, on the loop."""
         self.screen: Callable[[Sequence[Message]], Sequence[Message]] | None = None
         """Says what the application gets of the messages of an opened entry; called under the lock."""
         self.counts: dict[object, ReceiveCounts] = {}
@@ -145,9 +122,11 @@ class ReceiveQueue:
             if self.failure is not None:
                 self._drop(messages)
                 return
-            valid = [one for one in messages if one[0].generation == cast(Source, one.source).generation]
+            valid = [one for one in messages if one[0].generation == cast("PartitionConsumer", one.source).generation]
             if len(valid) < len(messages):
-                self._drop([one for one in messages if one[0].generation != cast(Source, one.source).generation])
+                self._drop(
+                    [one for one in messages if one[0].generation != cast("PartitionConsumer", one.source).generation]
+                )
             self.messages.extendleft(reversed(valid))
             if self.waiting:
                 self.arrival.notify_all()
@@ -204,7 +183,7 @@ class ReceiveQueue:
             if self.unprepared() is not None:
                 return None
             entry = self._entries[0]
-            source = cast(Source, entry.source)
+            source = cast("PartitionConsumer", entry.source)
             if entry.generation != source.generation:
                 self._remove_first(entry)
             else:
@@ -236,7 +215,9 @@ class ReceiveQueue:
         if not self.defers or self.messages or not self._entries:
             return None
         entry = self._entries[0]
-        return entry if entry.is_large and entry.generation == cast(Source, entry.source).generation else None
+        return (
+            entry if entry.is_large and entry.generation == cast("PartitionConsumer", entry.source).generation else None
+        )
 
     def has_more(self) -> bool:
         """Whether `take` may return a message or raise; to be called under the lock."""
@@ -314,3 +295,8 @@ class ReceiveQueue:
         self.progress.notify_all()
         if self.events is not None:
             self.events.end()
+
+
+def _is_void(entry: ReceivedEntry) -> bool:
+    """Whether the broker delivers an entry again, or the application sought away."""
+    return entry.generation != cast("PartitionConsumer", entry.source).generation

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import groupby
-from typing import Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from google.protobuf.message import Message as WireMessage
 
@@ -47,6 +47,9 @@ from .receive_queue import ReceiveQueue
 from .start_filter import StartFilter
 from .topic_discovery import TopicDiscovery
 from .topic_set import TopicSet
+
+if TYPE_CHECKING:
+    from .listeners import LoopListener
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +166,22 @@ SeekTarget: TypeAlias = MessageId | int | Callable[[str], MessageId | int]
 
 
 class LetterHandling(Protocol):
-    """What a consumer does with messages that the application cannot handle; see `client/letters`."""
+    """What a consumer does with messages that the application cannot handle; see `client/letters`. For the loop."""
+
+    def takes(self, entry: ReceivedEntry) -> bool:
+        """Whether an entry that came goes another way than into the receive queue.
+
+        It may come back by `ReceiveQueue.admit`; until then it takes its permits.
+        """
+        ...
+
+    def queued(self, source: object) -> int:
+        """How many messages of `source` wait there."""
+        ...
+
+    def discard(self, source: object) -> int:
+        """Drop what waits there of `source`; returns how many messages that were."""
+        ...
 
     async def reconsume_later(
         self, message: Message, delay: timedelta | int, properties: Mapping[str, str] | None
@@ -173,14 +191,6 @@ class LetterHandling(Protocol):
 
     async def close(self) -> None:
         """Finish what is under way."""
-        ...
-
-
-class Listening(Protocol):
-    """A listener that runs on the client's loop; see `client/aio/consumer.py`."""
-
-    async def stop(self) -> None:
-        """Hand no further message over, and wait for the one that is being handled."""
         ...
 
 
@@ -216,7 +226,7 @@ class TopicConsumer:
         self._discovery = TopicDiscovery(core, configuration, self.topics, also)
         self.letters: LetterHandling | None = None
         """What is done with messages that the application cannot handle; set before it is opened."""
-        self.listening: Listening | None = None
+        self.listening: LoopListener | None = None
         """The listener, if it runs on the loop."""
         self._ours = self.topics.ours
         self.statistics = ConsumerStatistics(
@@ -253,6 +263,10 @@ class TopicConsumer:
     def is_connected(self) -> bool:
         """Whether all partitions have their subscription in place."""
         return all(consumer.is_connected for consumer in self.consumers)
+
+    def end_interval(self, now_s: float) -> None:
+        """An interval of the statistics has ended, and the next one begins."""
+        self.statistics.end_interval(now_s)
 
     async def close(self) -> None:
         """Let a listener end, send waiting acknowledgements and leave. May be called twice."""
@@ -413,7 +427,7 @@ class TopicConsumer:
             and (isinstance(target, int) or target == MessageId.latest)
         ):
             end = MessageId.from_wire((await self.ask_last_message_id(consumer)).last_message_id).position
-        await self.core.lookup.retry(f"seek on {consumer.topic.full}", consumer.ready_connection)
+        await self.core.lookup.retry(f"seek on {consumer.topic.full}", consumer.registration.ready_connection)
         consumer.begin_seek(target, inclusive, end)
         try:
             await self._request(consumer, f"seek on {consumer.topic.full}", command, CommandSuccess)
@@ -469,7 +483,7 @@ class TopicConsumer:
         """Send what `command` makes of a consumer id and a request id, and return the answer."""
 
         async def attempt() -> Answer:
-            connection = await consumer.ready_connection()
+            connection = await consumer.registration.ready_connection()
             request_id = connection.next_request_id()
             asked = command(consumer.registration.id, request_id)
             return await connection.request(asked, request_id, self.core.timeout_s, answer_type)

@@ -13,7 +13,6 @@ from typing import TypeAlias
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader, ProducerCryptoFailureAction
-from ..network.service_url import refuse_tls
 from ..schemas.given import as_schema
 from ..schemas.schema import Schema
 from .failover_events import ConsumerEventListener
@@ -31,6 +30,7 @@ from .options import (
 )
 from .outgoing_message import OutgoingMessage
 from .redelivery_backoff import RedeliveryBackoff, check_backoff
+from .service_url import refuse_tls
 
 
 class ConsumerType(IntEnum):

@@ -4,7 +4,7 @@
 or consumer go to the one registered under its id. When the connection ends, every open request fails with
 ConnectionClosed, and every registered endpoint is told once.
 
-`client.network.liveness` says what is done about a broker that falls silent. Nothing that still comes on a closed
+`client.core.liveness` says what is done about a broker that falls silent. Nothing that still comes on a closed
 connection is read.
 """
 
@@ -13,7 +13,7 @@ import enum
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message as WireMessage
 
@@ -35,11 +35,12 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ...runtime.sockets import acknowledged_bytes, probe_when_idle, unacknowledged_s
 from ...runtime.transitions import check_transition
-from ..network.liveness import Liveness
-from ..network.questions import Sent
-from ..network.requests import Answering, PendingRequests
-from ..network.service_url import format_address
 from .configuration import ClientConfiguration
+from .liveness import Liveness
+from .service_url import format_address
+
+if TYPE_CHECKING:
+    from .registration import Registration
 
 logger = logging.getLogger(__name__)
 
@@ -53,34 +54,32 @@ PROBES = 3
 """and ends the connection after so many questions without an answer."""
 
 
-class Endpoint(Protocol):
-    """A producer or consumer that lives on a connection."""
+class ProducerEndpoint(Protocol):
+    """A producer of one partition, as its connection uses it."""
 
     @property
     def topic(self) -> TopicName: ...
-    def connection_lost(self, connection: "ClientConnection", reason: MagnetarError) -> None: ...
-    def closed_by_broker(self, connection: "ClientConnection") -> None: ...
-
-
-class ProducerEndpoint(Endpoint, Protocol):
     @property
-    def inflight(self) -> Sequence[Sent]: ...
+    def registration(self) -> "Registration[ProducerEndpoint]": ...
+    @property
+    def awaited_sequence_id(self) -> int | None:
+        """Of the oldest entry without a receipt; None without one."""
+        ...
+
     def receipt(self, command: CommandSendReceipt) -> None: ...
     def send_error(self, command: CommandSendError) -> None: ...
 
 
-class EndOfTopic(Protocol):
-    """What a consumer's registration knows of the end of its topic."""
+class ConsumerEndpoint(Protocol):
+    """A consumer of one partition, as its connection uses it."""
 
-    at_end: bool
-
-
-class ConsumerEndpoint(Endpoint, Protocol):
     active_changed: Callable[[bool], None] | None
     """Told whether the consumer is the active one of a Failover subscription; None if nobody wants to know."""
 
     @property
-    def registration(self) -> EndOfTopic: ...
+    def topic(self) -> TopicName: ...
+    @property
+    def registration(self) -> "Registration[ConsumerEndpoint]": ...
     def message(self, command: CommandMessage, entry: bytes) -> None: ...
 
 
@@ -107,6 +106,72 @@ _ANSWERS = {
 }
 
 Answer = TypeVar("Answer", bound=WireMessage)
+Answering = asyncio.Future[WireMessage]
+
+
+class PendingRequests:
+    """The requests under way on one connection, by request id: each gets one answer, or one error.
+
+    A request has time-outs. One of a producer that waits for access loses them when the broker says so. What any other
+    broker could answer, too, fails early when this one is silent.
+    """
+
+    def __init__(self) -> None:
+        self._futures: dict[int, Answering] = {}
+        self._limits: dict[int, tuple[asyncio.Timeout, ...]] = {}
+        self._anywhere: dict[int, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def begin(self, request_id: int, answer: Answering, *, anywhere: bool) -> None:
+        """A request is about to be sent. `anywhere`: another broker could answer it as well."""
+        self._futures[request_id] = answer
+        if anywhere:
+            self._anywhere[request_id] = None
+
+    def limit(self, request_id: int, limits: tuple[asyncio.Timeout, ...]) -> None:
+        """The time-outs that a request has."""
+        self._limits[request_id] = limits
+
+    def end(self, request_id: int) -> None:
+        """Nobody waits for the answer any longer."""
+        self._futures.pop(request_id, None)
+        self._limits.pop(request_id, None)
+        self._anywhere.pop(request_id, None)
+
+    def put_off(self, request_id: int) -> None:
+        """The answer may take for ever from now on."""
+        for limit in self._limits.get(request_id, ()):
+            limit.reschedule(None)
+        if request_id in self._limits:
+            self._limits[request_id] = ()
+
+    @property
+    def due(self) -> bool:
+        """Whether an answer is awaited that has a time-out."""
+        return any(self._limits.values())
+
+    def answer(self, request_id: int, answer: WireMessage) -> None:
+        """What the broker answered. Nothing happens if nobody waits for it."""
+        future = self._futures.get(request_id)
+        if future is not None and not future.done():
+            future.set_result(answer)
+
+    def fail(self, request_id: int, error: MagnetarError) -> None:
+        """Why a request fails. Nothing happens if nobody waits for it."""
+        future = self._futures.get(request_id)
+        if future is not None and not future.done():
+            future.set_exception(error)
+
+    def fail_anywhere(self, error: MagnetarError) -> None:
+        """What other brokers could answer fails."""
+        for request_id in list(self._anywhere):
+            self.fail(request_id, error)
+
+    def fail_all(self, error: MagnetarError) -> None:
+        for request_id in list(self._futures):
+            self.fail(request_id, error)
 
 
 class ConnectionState(enum.Enum):
@@ -270,12 +335,15 @@ class ClientConnection(asyncio.Protocol):
         if not self.ready.done():
             self.ready.set_exception(ConnectError(str(reason)))
         self.requests.fail_all(ConnectionClosed(str(reason)))
-        endpoints = [*self.producers.values(), *self.consumers.values(), *self.watchers.values()]
+        registrations = [one.registration for one in (*self.producers.values(), *self.consumers.values())]
+        watchers = [*self.watchers.values()]
         self.producers.clear()
         self.consumers.clear()
         self.watchers.clear()
-        for endpoint in endpoints:
-            endpoint.connection_lost(self, reason)
+        for registration in registrations:
+            registration.lost(self)
+        for watcher in watchers:
+            watcher.connection_lost(self, reason)
 
     def _become(self, state: ConnectionState) -> None:
         check_transition(TRANSITIONS, f"the connection to {format_address(self.address)}", self.state, state)
@@ -357,12 +425,12 @@ class ClientConnection(asyncio.Protocol):
     def _on_close_producer(self, command: BaseCommand, entry: bytes | None) -> None:
         producer = self.producers.pop(command.close_producer.producer_id, None)
         if producer is not None:
-            producer.closed_by_broker(self)
+            producer.registration.lost(self)
 
     def _on_close_consumer(self, command: BaseCommand, entry: bytes | None) -> None:
         consumer = self.consumers.pop(command.close_consumer.consumer_id, None)
         if consumer is not None:
-            consumer.closed_by_broker(self)
+            consumer.registration.lost(self)
 
     def _on_active_consumer_change(self, command: BaseCommand, entry: bytes | None) -> None:
         change = command.active_consumer_change

@@ -26,22 +26,15 @@ EAGER_ATTEMPTS_PER_S = 1_000.0
 """and so many attempts a second for all of the client together."""
 
 
-class Statistics(Protocol):
-    """What a producer or consumer counts."""
-
-    def end_interval(self, now_s: float) -> None:
-        """An interval has ended, and the next one begins."""
-        ...
-
-
 class Closeable(Protocol):
     """A producer or consumer of a topic."""
 
     async def close(self) -> None: ...
     def abandon(self, reason: MagnetarError) -> None: ...
     def inherited(self) -> None: ...
-    @property
-    def statistics(self) -> "Statistics": ...
+    def end_interval(self, now_s: float) -> None:
+        """An interval of its statistics has ended, and the next one begins."""
+        ...
 
 
 class Core:
@@ -100,7 +93,7 @@ class Core:
         self._interval_end = None
         now_s = self.loop.time()
         for opened in list(self.opened):
-            opened.statistics.end_interval(now_s)
+            opened.end_interval(now_s)
         if self.opened:  # else the next one that is opened starts it
             self._start_interval()
 

@@ -9,7 +9,7 @@ A lookup follows redirects. It is repeated with back-off while the failure is te
 operation's time-out has not passed. A topic's owner may have been lost a moment ago, and a connection to it hang. So a
 try waits `CONNECT_WAIT_S` only, and then the owner is looked up again; the attempt to connect goes on beside that.
 
-`elsewhere` is what `client.network.liveness` asks about a connection that is silent.
+`elsewhere` is what `client.core.liveness` asks about a connection that is silent.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ from ...protocol.pulsar_pb2 import (
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ..network.service_url import format_address, goes_through_proxy, parse_service_url
 from ..schemas.schema import SchemaInfo
 from .configuration import ClientConfiguration
 from .connection import Answer, ClientConnection
 from .connection_pool import ConnectionPool, retrieve
+from .service_url import format_address, goes_through_proxy, parse_service_url
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ built in C (`batch_ids`).
 
 from functools import partial
 from itertools import repeat
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
 
 from ...protocol.errors import ProtocolError
 from ...protocol.message_id import LATEST_POSITION, Position, WireMessageId, position_of, signed64, unsigned64
@@ -15,13 +15,12 @@ from ...protocol.pulsar_pb2 import MessageIdData
 _Id = TypeVar("_Id", bound="MessageId")
 
 
-class _New(Protocol):
-    """What `tuple.__new__` does for an id."""
+if TYPE_CHECKING:
 
-    def __call__(self, kind: type[_Id], parts: tuple[int, ...], /) -> _Id: ...
+    def _new(kind: type[_Id], parts: tuple[int, ...], /) -> _Id: ...
 
-
-_new: _New = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] (any tuple's)
+else:
+    _new = tuple.__new__
 
 
 class PlacedLikeAnId(Protocol):

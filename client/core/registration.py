@@ -15,6 +15,7 @@ is withdrawn at the broker, which would otherwise hold the name or the subscript
 import asyncio
 import enum
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -34,7 +35,7 @@ from ...protocol.errors import (
 from ...protocol.pulsar_pb2 import CommandSuccess
 from ...protocol.topics import TopicName
 from ...runtime.transitions import check_transition
-from .connection import Answer, ClientConnection, Endpoint
+from .connection import Answer, ClientConnection
 from .context import Core
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,8 @@ TRANSITIONS: Mapping[RegistrationState, Collection[RegistrationState]] = {
 }
 
 
-E = TypeVar("E", bound=Endpoint)
+E = TypeVar("E")
+"""What a connection keeps: the endpoint of a producer or of a consumer."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Registration(Generic[E]):
         """Of a consumer: whether its broker says that the topic was terminated and everything is acknowledged."""
         self._reconnecting = False
         """Whether the task of `reconnect` is under way."""
+        self._ready_waiters: deque[asyncio.Future[None]] = deque()
+        """Callers of `ready_connection`, until it is READY or has ended."""
 
     def _become(self, state: RegistrationState) -> None:
         check_transition(TRANSITIONS, f"the {self._kind.name} on {self._topic}", self.state, state)
@@ -183,6 +187,7 @@ class Registration(Generic[E]):
         self.connection = connection
         self.id = endpoint_id
         self._refused = False
+        self._wake_waiters()
         return answer
 
     async def ask(
@@ -197,6 +202,21 @@ class Registration(Generic[E]):
 
     def _withdraw(self, connection: ClientConnection, endpoint_id: int) -> None:
         connection.write(encode(self._kind.close_command(endpoint_id, connection.next_request_id())))
+
+    async def ready_connection(self) -> ClientConnection:
+        """The connection that it lives on, as soon as it is READY. Raises why it never will."""
+        while (connection := self.connection) is None:
+            self.check()
+            waiter: asyncio.Future[None] = self._core.loop.create_future()
+            self._ready_waiters.append(waiter)
+            await waiter
+        return connection
+
+    def _wake_waiters(self) -> None:
+        while self._ready_waiters:
+            waiter = self._ready_waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
 
     def lost(self, connection: ClientConnection) -> None:
         """A connection has ended, or the broker closed this endpoint on it: go on with another one."""
@@ -262,14 +282,20 @@ class Registration(Generic[E]):
     def end(self, state: RegistrationState, error: MagnetarError) -> MagnetarError:
         """End, as FAILED or CLOSED. Returns why it ended: an earlier reason stays."""
         if self.failure is None:
-            self._become(state)
-            self.failure = error
-            self._stop_asking(error)
+            self._end(state, error)
+            self._wake_waiters()
+            return error
         return self.failure
+
+    def _end(self, state: RegistrationState, error: MagnetarError) -> None:
+        self._become(state)
+        self.failure = error
+        self._stop_asking(error)
 
     def inherited(self, error: MagnetarError) -> None:
         """See `forking`: the connection belongs to the parent process."""
-        self.end(RegistrationState.CLOSED, error)
+        if self.failure is None:
+            self._end(RegistrationState.CLOSED, error)  # no caller wakes: the parent's threads are not here
         self.failure = error
         self.connection = None
 

@@ -8,45 +8,14 @@ lives with the blocking face (`blocking/loop.py`); this one is for callers on th
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 from ...protocol.errors import MagnetarError, OperationNotSupported
 
+if TYPE_CHECKING:
+    import threading
+
 T = TypeVar("T")
-
-
-class ThreadLock(Protocol):
-    """A context manager that excludes other threads, if there are any."""
-
-    def __enter__(self) -> object: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
-
-
-class Signal(Protocol):
-    """A caller may wait for a change that is made under this signal's lock."""
-
-    def notify_all(self) -> None: ...
-
-
-class Handover(Protocol):
-    """The meeting of one client's callers with its loop."""
-
-    def lock(self) -> ThreadLock: ...
-    def lock_and_signal(self) -> tuple[ThreadLock, Signal]: ...
-    def inherited(self, error: MagnetarError) -> None:
-        """This is the child of a fork (`forking`): from now on `wake` raises `error`."""
-        ...
-
-    def wake(self, function: Callable[..., object], *arguments: object) -> None:
-        """Have the loop call `function` soon. Between threads a system call: once per batch, never per message."""
-        ...
-
-    def wait_for(self, coroutine: Coroutine[object, object, T]) -> T:
-        """What a coroutine on the loop returns. Raises OperationNotSupported on the loop's own thread."""
-        ...
 
 
 class NoLock:
@@ -87,6 +56,30 @@ class LoopSignal:
         finally:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
+
+
+ThreadLock: TypeAlias = "NoLock | threading.Lock"
+"""A context manager that excludes other threads, if there are any."""
+Signal: TypeAlias = "LoopSignal | threading.Condition"
+"""A caller may wait for a change that is made under this signal's lock."""
+
+
+class Handover(Protocol):
+    """The meeting of one client's callers with its loop."""
+
+    def lock(self) -> ThreadLock: ...
+    def lock_and_signal(self) -> tuple[ThreadLock, Signal]: ...
+    def inherited(self, error: MagnetarError) -> None:
+        """This is the child of a fork (`forking`): from now on `wake` raises `error`."""
+        ...
+
+    def wake(self, function: Callable[..., object], *arguments: object) -> None:
+        """Have the loop call `function` soon. Between threads a system call: once per batch, never per message."""
+        ...
+
+    def wait_for(self, coroutine: Coroutine[object, object, T]) -> T:
+        """What a coroutine on the loop returns. Raises OperationNotSupported on the loop's own thread."""
+        ...
 
 
 class SameThread:

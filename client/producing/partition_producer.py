@@ -211,13 +211,15 @@ class PartitionProducer:
             configuration.compression_type, chunking=configuration.chunking_enabled, encryptor=encryptor
         )
         self._timeout_s = configuration.send_timeout_millis / 1000
-        self._registration = Registration(core, topic, KIND, self, self.register, self._fail, self._ends)
+        self.registration: Registration[ProducerEndpoint] = Registration(
+            core, topic, KIND, self, self.register, self._fail, self._ends
+        )
         self._epoch = 0
         self._topic_epoch: int | None = None
         """Of the access that this producer has, or had: with it the broker knows whether another one had it since."""
         self._registered = False
         self.inflight: deque[Batch] = deque()
-        """See the module; `Liveness` looks at it, too."""
+        """See the module."""
         self._flushes: list[Flush] = []
         self._refusals: Backoff | None = None
         """The pauses before registering again; None since the last receipt."""
@@ -230,18 +232,23 @@ class PartitionProducer:
     async def open(self) -> None:
         """Register with the topic's broker. Raises the broker's refusal, ConnectError or Timeout."""
         self.started = True
-        await self._registration.open(f"creating a producer on {self.topic.full}")
+        await self.registration.open(f"creating a producer on {self.topic.full}")
 
     @property
     def is_connected(self) -> bool:
         """Whether entries go out at this moment."""
-        return self._registration.connection is not None
+        return self.registration.connection is not None
+
+    @property
+    def awaited_sequence_id(self) -> int | None:
+        """Of the oldest entry without a receipt; None without one."""
+        return self.inflight[0].first_sequence_id if self.inflight else None
 
     async def flush(self) -> None:
         """Until everything published so far has its receipt. Raises the first failure among it."""
         self.outbox.seal()
         self.pump()
-        self._registration.check()
+        self.registration.check()
         if not self.inflight:
             return
         flush = Flush(self._core.loop.create_future())
@@ -256,7 +263,7 @@ class PartitionProducer:
         When this is cancelled, what is pending fails and the broker is told at once.
         """
         try:
-            if self._registration.failure is None:
+            if self.registration.failure is None:
                 async with asyncio.timeout(self._core.timeout_s):
                     await self.flush()
         except (MagnetarError, TimeoutError) as error:
@@ -264,16 +271,16 @@ class PartitionProducer:
         except asyncio.CancelledError:
             connection = self._leave()
             if connection is not None:
-                self._registration.leave_at_once(connection)
+                self.registration.leave_at_once(connection)
             raise
         connection = self._leave()
         if connection is not None:
-            await self._registration.close_on_broker(connection)
+            await self.registration.close_on_broker(connection)
 
     def _leave(self) -> ClientConnection | None:
         """End here; returns the connection whose broker must still be told."""
         self.abandon(AlreadyClosed("the producer is closed: create a new one"))
-        return self._registration.let_go()
+        return self.registration.let_go()
 
     def abandon(self, reason: MagnetarError) -> None:
         """Close without a word to the broker: everything pending and everything new fails with `reason`."""
@@ -284,7 +291,7 @@ class PartitionProducer:
         self._finish(RegistrationState.FAILED, error)
 
     def _finish(self, state: RegistrationState, error: MagnetarError) -> None:
-        self.outbox.refuse(self._registration.end(state, error))
+        self.outbox.refuse(self.registration.end(state, error))
         if self._expiry is not None:
             self._expiry.cancel()
             self._expiry = None
@@ -295,14 +302,14 @@ class PartitionProducer:
 
     def inherited(self, error: MagnetarError) -> None:
         """See `forking`. Nobody is called back: who published it waits in the parent process."""
-        self._registration.inherited(error)
+        self.registration.inherited(error)
         self.outbox.inherited(self._core.handover, error)
 
     # ---- Connection ----
 
     async def register(self) -> None:
         """Register with the topic's broker once; see `Registration.attempt`."""
-        self._registered_at(await self._registration.attempt(self._command, CommandProducerSuccess))
+        self._registered_at(await self.registration.attempt(self._command, CommandProducerSuccess))
 
     def _command(self, producer_id: int, request_id: int) -> CommandProducer:
         configuration = self._configuration
@@ -327,7 +334,7 @@ class PartitionProducer:
         return command
 
     def _registered_at(self, answer: CommandProducerSuccess) -> None:
-        connection = self._registration.connection
+        connection = self.registration.connection
         assert connection is not None
         self._epoch += 1
         if answer.HasField("topic_epoch"):
@@ -351,14 +358,6 @@ class PartitionProducer:
                 connection.writelines(part)
         self.pump()
 
-    def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
-        """The connection has ended: go on on another one."""
-        self._registration.lost(connection)
-
-    def closed_by_broker(self, connection: ClientConnection) -> None:
-        """The broker gave the topic away."""
-        self._registration.lost(connection)
-
     # ---- Out ----
 
     def pump(self) -> None:
@@ -368,7 +367,7 @@ class PartitionProducer:
             self.on_open_batch(self)
         if not batches:
             return
-        failure = self._registration.failure
+        failure = self.registration.failure
         if failure is not None:
             for batch in batches:
                 self._tell(batch, failure)
@@ -381,13 +380,13 @@ class PartitionProducer:
         else:  # the first messages of a partition that is begun with them
             self.started = True
             self.inflight.extend(batches)
-            self._registration.reconnect()
+            self.registration.reconnect()
         if self._expiry is None and self._timeout_s > 0 and self.inflight:
             self._expiry = self._core.loop.call_at(self.inflight[0].deadline, self._expire)
 
     def _send(self, batches: Iterable[Batch]) -> None:
         """Encode batches, and send them if there is a connection."""
-        connection = self._registration.connection
+        connection = self.registration.connection
         parts: list[bytes] = []
         now_ms = self._core.environment.clock.now_ms()
         stopped: MagnetarError | None = None
@@ -426,10 +425,10 @@ class PartitionProducer:
 
     def _header(self, batch: Batch) -> bytes:
         if batch.chunks is not None:
-            return send_header(self._registration.id, batch.first_sequence_id, 0, 1, len(batch.entry), is_chunk=True)
+            return send_header(self.registration.id, batch.first_sequence_id, 0, 1, len(batch.entry), is_chunk=True)
         count = len(batch.callbacks)
         highest = batch.last_sequence_id if count > 1 else 0
-        return send_header(self._registration.id, batch.first_sequence_id, highest, count, len(batch.entry))
+        return send_header(self.registration.id, batch.first_sequence_id, highest, count, len(batch.entry))
 
     def _tick_alone(self, producer: "PartitionProducer") -> None:
         delay_s = self._configuration.batching_max_publish_delay_ms / 1000
@@ -448,7 +447,7 @@ class PartitionProducer:
             return  # timed out in the meantime
         batch = self.inflight[0]
         if command.sequence_id != batch.first_sequence_id:
-            connection = self._registration.connection
+            connection = self.registration.connection
             if connection is not None:
                 connection.close(ProtocolError("the broker sent a receipt before the receipt of an earlier message"))
             return
@@ -479,14 +478,14 @@ class PartitionProducer:
         if not self.inflight or command.sequence_id != self.inflight[0].first_sequence_id:
             return
         error = exception_for_server_error(command.error, command.message)
-        if is_retriable(error) and self._registration.connection is not None:
+        if is_retriable(error) and self.registration.connection is not None:
             # The broker may have stored later entries. The producer sends again from this entry, so that order holds.
             logger.info(
                 "the broker refused an entry for %s, and the producer sends it again: %s", self.topic.full, error
             )
             self._last_refusal = error
-            connection = self._registration.let_go()
-            self._registration.reconnect(lambda: self._start_over(connection))
+            connection = self.registration.let_go()
+            self.registration.reconnect(lambda: self._start_over(connection))
         elif isinstance(error, TopicTerminated | ProducerFenced) or self._configuration.stop_on_failure:
             self._fail(error)
         else:
@@ -510,7 +509,7 @@ class PartitionProducer:
 
     async def _start_over(self, connection: ClientConnection | None) -> None:
         if connection is not None:
-            await self._registration.close_on_broker(connection)
+            await self.registration.close_on_broker(connection)
         # A registration that succeeds says nothing about storing: while the topic cannot store, only receipts end
         # the growing of the pauses.
         if self._refusals is None:

@@ -2,33 +2,24 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ...protocol.topics import TopicName
 from ..core.context import Core
 from ..statistics.figures import ProducerStats
 from ..statistics.intervals import Counts, rate
 from ..statistics.latencies import percentiles_ms
-from .partition_producer import PartitionProducer
 from .send_counts import SendFigures
 
+if TYPE_CHECKING:
+    from .topic_producer import TopicProducer
+
 logger = logging.getLogger(__name__)
-
-
-class Producing(Protocol):
-    """A topic's producer, as its statistics see it."""
-
-    topic: TopicName
-    producers: list[PartitionProducer]
-
-    @property
-    def producer_name(self) -> str: ...
 
 
 class ProducerStatistics:
     """See the module."""
 
-    def __init__(self, core: Core, producer: Producing) -> None:
+    def __init__(self, core: Core, producer: "TopicProducer") -> None:
         self._core = core
         self._producer = producer
 

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Protocol, cast
+from typing import cast
 
 from ...protocol.errors import AlreadyClosed, CryptoError, InvalidConfiguration, InvalidMessage, MagnetarError
 from ...protocol.hashing import java_string_hash, murmur3_32
@@ -46,21 +46,28 @@ from .producer_statistics import ProducerStatistics
 logger = logging.getLogger(__name__)
 
 
-class Router(Protocol):
-    """Chooses partitions for one producer. `turn` is called at every batching-delay boundary."""
+class Router:
+    """Chooses partitions for one producer."""
 
-    current: int
+    current = -1
     """Partition of keyless messages at this moment; −1 if every message has to be asked for."""
 
-    def choose(self, message: OutgoingMessage) -> int: ...
-    def turn(self) -> None: ...
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+
+    def choose(self, message: OutgoingMessage) -> int:
+        """The partition of a message. May be called from any thread."""
+        raise NotImplementedError
+
     def grow(self, partitions: int) -> None:
         """There are more partitions."""
-        ...
+        self._partitions = partitions
+
+    def turn(self) -> None:
+        """A batching delay has passed: a router that takes turns goes on with the next partition."""
 
     def turn_from(self, partition: int) -> None:
         """The batch of a partition is full, or it has no room: go on with the next one if it is this one's turn."""
-        ...
 
 
 def hash_function(scheme: HashingScheme) -> Callable[[str], int]:
@@ -70,11 +77,11 @@ def hash_function(scheme: HashingScheme) -> Callable[[str], int]:
     return java_string_hash
 
 
-class RoundRobin:
+class RoundRobin(Router):
     """Partitions in turn for keyless messages, from a random start; without batching `every_message` turns."""
 
     def __init__(self, random: Chance, partitions: int, hash_of: Callable[[str], int], every_message: bool) -> None:
-        self._partitions = partitions
+        super().__init__(partitions)
         self._hash = hash_of
         self._next = random.randrange(partitions)
         self._every_message = every_message
@@ -90,9 +97,6 @@ class RoundRobin:
             return chosen
         return self.current
 
-    def grow(self, partitions: int) -> None:
-        self._partitions = partitions
-
     def turn(self) -> None:
         if not self._every_message:
             self.current = (self.current + 1) % self._partitions
@@ -102,11 +106,11 @@ class RoundRobin:
             self.turn()
 
 
-class SinglePartition:
+class SinglePartition(Router):
     """One partition, drawn at random when the producer is made, for all its keyless messages."""
 
     def __init__(self, random: Chance, partitions: int, hash_of: Callable[[str], int]) -> None:
-        self._partitions = partitions
+        super().__init__(partitions)
         self._hash = hash_of
         self.current = random.randrange(partitions)
 
@@ -114,23 +118,12 @@ class SinglePartition:
         key = message.partition_key()
         return self._hash(key) % self._partitions if key else self.current
 
-    def grow(self, partitions: int) -> None:
-        self._partitions = partitions
 
-    def turn(self) -> None:
-        """Nothing turns."""
-
-    def turn_from(self, partition: int) -> None:
-        """Nothing turns."""
-
-
-class Custom:
+class Custom(Router):
     """The application's own function of message and number of partitions."""
 
-    current = -1
-
     def __init__(self, partitions: int, route: Callable[[OutgoingMessage, int], int]) -> None:
-        self._partitions = partitions
+        super().__init__(partitions)
         self._route = route
 
     def choose(self, message: OutgoingMessage) -> int:
@@ -140,15 +133,6 @@ class Custom:
                 f"the message router returned partition {chosen} of {self._partitions}, which does not exist"
             )
         return chosen
-
-    def grow(self, partitions: int) -> None:
-        self._partitions = partitions
-
-    def turn(self) -> None:
-        """Nothing turns."""
-
-    def turn_from(self, partition: int) -> None:
-        """Nothing turns."""
 
 
 def make_router(configuration: ProducerConfiguration, random: Chance, partitions: int) -> Router:
@@ -462,6 +446,10 @@ class TopicProducer:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    def end_interval(self, now_s: float) -> None:
+        """An interval of the statistics has ended, and the next one begins."""
+        self.statistics.end_interval(now_s)
 
     async def close(self) -> None:
         """Send what is pending, then leave the brokers. May be called twice."""

@@ -5,8 +5,8 @@ Python has one type for several of Avro's, and `Annotated` chooses. `Annotated[i
 datetime alone microseconds. A Decimal needs `Annotated[Decimal, (precision, scale)]`. What has no definition is
 refused with InvalidConfiguration when the schema is made.
 
-Records of the official Python client (`pulsar.schema.Record`) define and check themselves. The official client is not
-imported: its classes are known by what they have.
+Records of the official Python client (`pulsar.schema.Record`) define and check themselves. Neither pydantic nor the
+official client is imported: their classes are known by what they have.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from typing import Annotated, Protocol, cast
+from typing import TYPE_CHECKING, Annotated, Protocol, cast
 
 from ...protocol.errors import InvalidConfiguration
 from .fields import FieldsShape
@@ -35,13 +35,15 @@ from .shapes import (
     plain_member,
 )
 
-
-class _Field(Protocol):
-    _required: bool
+if TYPE_CHECKING:
+    from pulsar.schema import Field, Record
+    from pydantic import BaseModel
 
 
 class _RecordClass(Protocol):
-    _fields: Mapping[str, _Field]
+    """What this module uses of a class of records of the official client: its metaclass makes `_fields`."""
+
+    _fields: Mapping[str, "Field | Record"]
 
     def schema_info(self, defined_names: set[str]) -> object: ...
     def __call__(self, **values: object) -> object: ...
@@ -127,24 +129,6 @@ _SCALARS: dict[object, tuple[str, ...]] = {
 """The names that a Python type may have in Avro, its usual one first."""
 
 
-class _ModelField(Protocol):
-    """What this module uses of pydantic's FieldInfo."""
-
-    alias: str | None
-    validation_alias: object
-
-    def is_required(self) -> bool: ...
-    def get_default(self, *, call_default_factory: bool = False) -> object: ...
-
-
-class _Model(Protocol):
-    """What this module uses of a pydantic model's class."""
-
-    model_fields: Mapping[str, _ModelField]
-
-    def model_validate(self, values: dict[str, object]) -> object: ...
-
-
 def shape_of(kind: object) -> ValueShape:
     """The shape of a class's values. Raises InvalidConfiguration."""
     if not isinstance(kind, type) or not _is_known(kind):
@@ -208,8 +192,8 @@ def _record(kind: type, known: dict[type, FieldsShape]) -> ValueShape | None:
     if is_record(kind):
         return RecordShape(kind)
     if _is_model(kind):
-        defaults = _defaults_of_model(cast(_Model, kind))
-        shape = known[kind] = FieldsShape(kind, _maker_of_model(cast(_Model, kind)))
+        defaults = _defaults_of_model(cast("type[BaseModel]", kind))
+        shape = known[kind] = FieldsShape(kind, _maker_of_model(cast("type[BaseModel]", kind)))
     elif dataclasses.is_dataclass(kind):
         defaults = _defaults_of_dataclass(kind)
         shape = known[kind] = FieldsShape(kind)
@@ -234,14 +218,14 @@ def _defaults_of_dataclass(kind: type) -> dict[str, object]:
     return found
 
 
-def _defaults_of_model(kind: _Model) -> dict[str, object]:
+def _defaults_of_model(kind: "type[BaseModel]") -> dict[str, object]:
     return {
         name: MISSING if one.is_required() else one.get_default(call_default_factory=True)
         for name, one in kind.model_fields.items()
     }
 
 
-def _maker_of_model(kind: _Model) -> Callable[[dict[str, object]], object]:
+def _maker_of_model(kind: "type[BaseModel]") -> Callable[[dict[str, object]], object]:
     names = {
         name: one.validation_alias if isinstance(one.validation_alias, str) else one.alias or name
         for name, one in kind.model_fields.items()

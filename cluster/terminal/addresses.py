@@ -71,7 +71,7 @@ async def check_service_url(url: str) -> None:
     """Return when one of the brokers answers. Raises InvalidUrl, ConnectError."""
     from ...client.core.configuration import ClientConfiguration
     from ...client.core.connection import connect
-    from ...client.network.service_url import parse_service_url
+    from ...client.core.service_url import parse_service_url
 
     configuration = ClientConfiguration(url, connection_timeout_ms=ANSWER_TIMEOUT_MS)
     reasons: list[str] = []

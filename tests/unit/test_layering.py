@@ -18,7 +18,6 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = {"protocol", "runtime", "runtime.rpc", "runtime.settings"}
 CLIENT = {
     "client",
-    "client.network",
     "client.core",
     "client.crypto",
     "client.schemas",
@@ -44,8 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": set(),
     "client.crypto": BASE,
     "client.schemas": BASE,
-    "client.network": BASE,
-    "client.core": BASE | {"client.crypto", "client.network", "client.schemas"},
+    "client.core": BASE | {"client.crypto", "client.schemas"},
     "client.statistics": BASE,
     "client.producing": BASE | {"client.core", "client.crypto", "client.schemas", "client.statistics"},
     "client.acknowledging": BASE | {"client.core"},

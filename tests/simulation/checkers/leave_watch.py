@@ -3,7 +3,7 @@
 `world.disturbances` has the exact list of what counts as a fault. A move is a change of the record that says who owns
 the topic, or that another broker owns it. Looked at are
 
-- connections that a client ends of its own accord (`client.network.liveness`). A fault counts from the PING on that had
+- connections that a client ends of its own accord (`client.core.liveness`). A fault counts from the PING on that had
   no answer. Where another broker said that the topic moved, a move counts that is not older than `MOVE_S`;
 - connections that a broker ends because the client did not answer a PING. A fault counts from two keep-alive intervals
   before, as long as the broker heard nothing.
@@ -16,9 +16,8 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.actors.connections.connection import ServerConnection
-from magnetar.client.core.connection import ClientConnection
-from magnetar.client.network.liveness import Liveness
-from magnetar.client.network.questions import OfTopic
+from magnetar.client.core.connection import ClientConnection, ConsumerEndpoint, ProducerEndpoint
+from magnetar.client.core.liveness import Liveness
 from magnetar.protocol.errors import ConnectionClosed, MagnetarError
 from magnetar.protocol.slots import slot_of
 from magnetar.protocol.topics import TopicName
@@ -68,7 +67,7 @@ class LeaveWatch:
             self._asked_at[liveness] = self._cluster.loop.now
             ask(liveness, now)
 
-        async def finding_out(liveness: Liveness, number: int, endpoint: OfTopic) -> None:
+        async def finding_out(liveness: Liveness, number: int, endpoint: ProducerEndpoint | ConsumerEndpoint) -> None:
             connection: Any = liveness._connection
             self._questions[connection] = endpoint.topic
             try:

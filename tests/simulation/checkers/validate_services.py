@@ -223,14 +223,16 @@ def validate_producer(producer: PartitionProducer) -> Iterator[str]:
             )
     if any(not (batch.callbacks or isinstance(batch, Chunk)) or not batch.entry for batch in producer.inflight):
         yield f"{name}: an empty batch is under way"
-    if producer._registration.failure is not None and producer.inflight:
+    if producer.registration.failure is not None and producer.inflight:
         yield f"{name} has failed, and {len(producer.inflight)} entries wait for an answer"
     if producer._registered:  # else it is being created
-        yield from validate_registration(name, producer._registration)
+        yield from validate_registration(name, producer.registration)
 
 
 def validate_registration(name: str, registration: Registration[Any]) -> Iterator[str]:
     state, connected = registration.state, registration.connection is not None
+    if state is RegistrationState.READY and registration._ready_waiters:
+        yield f"{name} is connected, and somebody waits for that"
     if state is RegistrationState.CONNECTING and not registration._reconnecting:
         yield f"{name} is not connected, and does nothing about it"
     if connected != (state is RegistrationState.READY) and state not in (
@@ -245,8 +247,6 @@ def validate_registration(name: str, registration: Registration[Any]) -> Iterato
 def validate_consumer(consumer: PartitionConsumer) -> Iterator[str]:
     name = f"consumer {consumer.name} on {consumer.topic.full}"
     yield from validate_registration(name, consumer.registration)
-    if consumer.registration.state is RegistrationState.READY and consumer._ready_waiters:
-        yield f"{name} is connected, and somebody waits for that"
     acks = consumer.acks._state
     passed = acks._cumulative
     if passed is not None and any(position <= passed for position in (*acks._complete, *acks._missing)):

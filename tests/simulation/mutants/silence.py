@@ -4,8 +4,8 @@ from contextlib import ExitStack
 from typing import Any
 
 from magnetar.client.core.connection import ClientConnection
+from magnetar.client.core.liveness import Liveness
 from magnetar.client.core.lookup import Lookup
-from magnetar.client.network.liveness import Liveness
 
 from .mutant import Mutant, replace
 

@@ -17,7 +17,7 @@ from typing import Any
 from magnetar.client.core.connection import ClientConnection
 from magnetar.protocol.commands import ack, encode, flow
 from magnetar.protocol.entries import is_batch, parse_metadata
-from magnetar.protocol.errors import ConnectionClosed, MagnetarError
+from magnetar.protocol.errors import ConnectionClosed
 from magnetar.protocol.message_id import Position, WireMessageId, position_of
 from magnetar.protocol.pulsar_pb2 import (
     CommandCloseConsumer,
@@ -56,10 +56,11 @@ def dropped(kind: str, start: Where, where: Where) -> bool:
 
 
 class _Subscribed:
-    """A reader, as its connection knows it."""
+    """A reader, as its connection knows it: its endpoint, and what the connection takes for its registration."""
 
     def __init__(self, reader: "ForeignReading") -> None:
         self.topic = TopicName.parse(reader.partition)
+        self.registration = reader
         self._reader = reader
 
     def __getattr__(self, name: str) -> Any:
@@ -147,10 +148,8 @@ class ForeignReading(Workload):
                 self._queue.append(where)
                 self._arrived.set()
 
-    def closed_by_broker(self, connection: ClientConnection) -> None:
-        self.connection_lost(connection, ConnectionClosed("the broker closed the reader"))
-
-    def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
+    def lost(self, connection: ClientConnection) -> None:
+        """The connection has ended, or the broker closed the reader on it."""
         if connection is self._connection:
             self._connection = None
             if self._subscribing is None or self._subscribing.done():

@@ -15,8 +15,7 @@ from magnetar.actors.members import coordinator_link
 from magnetar.actors.policies import watch
 from magnetar.actors.processes import supervisor
 from magnetar.actors.topics import access_modes
-from magnetar.client.core import connection, registration
-from magnetar.client.network import liveness
+from magnetar.client.core import connection, liveness, registration
 from magnetar.protocol.errors import MagnetarError
 from magnetar.runtime.rpc import connection as rpc_connection
 from magnetar.runtime.rpc import handshake

@@ -1,6 +1,7 @@
 """Pulsar's keep-alive rule: a PING after an interval without data, the end after a second one without any."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,6 @@ import pytest
 from magnetar.client.core.configuration import ClientConfiguration
 from magnetar.client.core.connection import ClientConnection
 from magnetar.protocol.commands import encode, ping, pong
-from magnetar.protocol.errors import ConnectionClosed, MagnetarError
 from magnetar.protocol.pulsar_pb2 import CommandConnected
 from magnetar.protocol.topics import TopicName
 
@@ -35,17 +35,17 @@ class IdleProducer:
     """A producer that has nothing under way."""
 
     topic = TopicName.parse("idle")
-    inflight: tuple[Any, ...] = ()
+    awaited_sequence_id: int | None = None
 
     def __init__(self) -> None:
-        self.lost: list[MagnetarError] = []
+        self.registration: Any = SimpleNamespace(lost=self._note_lost)
+        self.lost: list[ClientConnection] = []
 
     def receipt(self, command: Any) -> None: ...
     def send_error(self, command: Any) -> None: ...
-    def closed_by_broker(self, connection: ClientConnection) -> None: ...
 
-    def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
-        self.lost.append(reason)
+    def _note_lost(self, connection: ClientConnection) -> None:
+        self.lost.append(connection)
 
 
 class Scene:
@@ -97,7 +97,7 @@ async def test_a_ping_after_a_silent_interval_and_the_end_after_another(monkeypa
     assert not scene.connection.closed
     scene.pass_time(2)
     assert scene.connection.closed and scene.wire.aborted
-    assert isinstance(scene.producer.lost[0], ConnectionClosed)
+    assert scene.producer.lost == [scene.connection]
 
 
 async def test_an_answer_in_time_resets_the_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,9 +109,12 @@ class Core:
 class Endpoint:
     """A producer that only registers."""
 
+    topic = TOPIC
+    awaited_sequence_id: int | None = None
+
     def __init__(self) -> None:
         self.core = Core()
-        self.registration = Registration(
+        self.registration: Registration[ProducerEndpoint] = Registration(
             self.core,  # type: ignore[arg-type]
             TOPIC,
             KIND,
@@ -135,12 +138,6 @@ class Endpoint:
     async def open(self) -> Broker:
         await asyncio.gather(self.register(), self.core.broker.accept())
         return self.core.broker
-
-    def connection_lost(self, connection: ClientConnection, reason: MagnetarError) -> None:
-        self.registration.lost(connection)
-
-    def closed_by_broker(self, connection: ClientConnection) -> None:
-        self.registration.lost(connection)
 
     def receipt(self, command: Any) -> None: ...
     def send_error(self, command: Any) -> None: ...
@@ -187,7 +184,7 @@ async def test_the_end_of_an_earlier_connection_changes_nothing() -> None:
 async def test_a_final_refusal_of_the_next_attempt_fails_it() -> None:
     endpoint = Endpoint()
     broker = await endpoint.open()
-    endpoint.closed_by_broker(broker.connection)
+    endpoint.registration.lost(broker.connection)
     await broker.refuse(ServerError.TopicTerminatedError)
     await settle()
     assert endpoint.registration.state is RegistrationState.FAILED
@@ -198,7 +195,7 @@ async def test_a_final_refusal_of_the_next_attempt_fails_it() -> None:
 async def test_a_refusal_that_its_owner_does_not_call_final_is_tried_again() -> None:
     endpoint = Endpoint()
     broker = await endpoint.open()
-    endpoint.closed_by_broker(broker.connection)
+    endpoint.registration.lost(broker.connection)
     await broker.refuse(ServerError.TopicNotFound)
     await settle()
     assert endpoint.registration.state is RegistrationState.CONNECTING

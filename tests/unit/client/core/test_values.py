@@ -17,7 +17,7 @@ from magnetar.client.core.configuration import (
 )
 from magnetar.client.core.message_id import MessageId, batch_ids
 from magnetar.client.core.results import Result
-from magnetar.client.network.service_url import format_address, parse_service_url
+from magnetar.client.core.service_url import format_address, parse_service_url
 from magnetar.protocol.errors import (
     ConnectError,
     InvalidConfiguration,

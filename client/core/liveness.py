@@ -48,14 +48,17 @@ Invariants:
 import asyncio
 import enum
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from math import inf
+from typing import TYPE_CHECKING
 
 from ...protocol.commands import ping
 from ...protocol.errors import ConnectionClosed
 from ...runtime.transitions import check_transition
-from .questions import Elsewhere, OfTopic, Questions, Start, WatchedConnection
 from .service_url import format_address
+
+if TYPE_CHECKING:
+    from .connection import ClientConnection, ConsumerEndpoint, ProducerEndpoint
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,10 @@ LATE_S = 0.3
 PATH_DEAD_S = 10.0
 STUCK_PAUSE_MAX_S = 30.0
 ROUNDING_S = 0.001
+ASKING_PAUSE_S = 0.5
+ASKING_PAUSE_MAX_S = 5.0
+EAGER_QUESTIONS = 10
+"""So many questions follow each other without longer pauses. A topic of a lost broker moves meanwhile."""
 
 
 class LivenessState(enum.Enum):
@@ -105,6 +112,50 @@ _RESTING, _WATCHING, _ASKED = LivenessState.RESTING, LivenessState.WATCHING, Liv
 _DOUBTED, _ENDED = LivenessState.DOUBTED, LivenessState.ENDED
 
 
+Elsewhere = Callable[[str, bool], Awaitable[str]]
+"""From a topic, and whether the connection may be dead: what another broker says against staying; empty if nothing."""
+Start = Callable[[Coroutine[object, object, None], str], object]
+"""Starts a task with that name."""
+
+
+class Questions:
+    """How the questions to other brokers follow each other while the broker of one connection is silent."""
+
+    def __init__(self) -> None:
+        self.elsewhere: Elsewhere | None = None
+        self.start: Start | None = None
+        self.under_way = False
+        self.next_at = 0.0
+        self.stuck_pause_s = 0.0
+        self._pause_s = ASKING_PAUSE_S
+        self._asked = 0
+        self._turn = 0
+
+    def begin(self, now: float) -> None:
+        """The broker has just fallen silent."""
+        self.next_at = now
+        self._pause_s = ASKING_PAUSE_S
+        self._asked = 0
+
+    def pause_s(self) -> float:
+        """The pause after the question that is asked now."""
+        self._asked += 1
+        if self._asked > EAGER_QUESTIONS:
+            self._pause_s = min(2 * self._pause_s, ASKING_PAUSE_MAX_S)
+        return self._pause_s
+
+    def choose(
+        self, connection: "ClientConnection", producer_id: int | None
+    ) -> "tuple[int, ProducerEndpoint | ConsumerEndpoint] | None":
+        """What to ask about: that producer, or the next one of those that wait, or else of all that are there."""
+        if producer_id is not None:
+            return producer_id, connection.producers[producer_id]
+        waiting = [(number, one) for number, one in connection.producers.items() if one.awaited_sequence_id is not None]
+        found = waiting or [*connection.consumers.items(), *connection.producers.items()]
+        self._turn += 1
+        return found[self._turn % len(found)] if found else None
+
+
 class Liveness:
     """See the module. `expect` is called before a write while `resting`, `ponged` for each PONG.
 
@@ -112,7 +163,7 @@ class Liveness:
     """
 
     def __init__(
-        self, connection: WatchedConnection, loop: asyncio.AbstractEventLoop, keep_alive_s: float, silence_s: float
+        self, connection: "ClientConnection", loop: asyncio.AbstractEventLoop, keep_alive_s: float, silence_s: float
     ) -> None:
         """Without `silence_s` only the keep-alive rule holds."""
         self.state = LivenessState.RESTING
@@ -235,7 +286,9 @@ class Liveness:
         if not self._watches:
             return False, False
         connection = self._connection
-        due = connection.requests.due or any(producer.inflight for producer in connection.producers.values())
+        due = connection.requests.due or any(
+            one.awaited_sequence_id is not None for one in connection.producers.values()
+        )
         return due, due or bool(connection.consumers or connection.watchers or len(connection.requests))
 
     def _wait(self, now: float) -> None:
@@ -328,7 +381,8 @@ class Liveness:
         if now - self._heads_at < self._silence_s - ROUNDING_S:
             return
         producers, before = self._connection.producers, self._heads
-        heads = {number: one.inflight[0].first_sequence_id for number, one in producers.items() if one.inflight}
+        awaited = {number: one.awaited_sequence_id for number, one in producers.items()}
+        heads = {number: head for number, head in awaited.items() if head is not None}
         fresh = now - self._heads_at < 2 * self._silence_s + LATE_S
         self._heads, self._heads_at = heads, now
         stuck = [number for number, head in heads.items() if before.get(number) == head]
@@ -353,7 +407,7 @@ class Liveness:
         questions.under_way = True
         questions.start(self._find_out(*chosen), f"ask who owns {chosen[1].topic.full}")
 
-    async def _find_out(self, number: int, endpoint: OfTopic) -> None:
+    async def _find_out(self, number: int, endpoint: "ProducerEndpoint | ConsumerEndpoint") -> None:
         connection, questions = self._connection, self._questions
         assert questions.elsewhere is not None
         moves = self._loop.time() - self._moved_at < 2 * self._silence_s
@@ -370,7 +424,7 @@ class Liveness:
         finally:
             questions.under_way = False
 
-    async def _confirmed(self, number: int, endpoint: OfTopic) -> bool:
+    async def _confirmed(self, number: int, endpoint: "ProducerEndpoint | ConsumerEndpoint") -> bool:
         """Whether a broker that answers still takes a topic for its own that belongs to another one."""
         connection = self._connection
         self._pong = asyncio.Event()

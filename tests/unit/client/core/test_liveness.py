@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from magnetar.client.network.liveness import PATH_DEAD_S, Liveness, LivenessState
-from magnetar.client.network.requests import PendingRequests
+from magnetar.client.core.connection import PendingRequests
+from magnetar.client.core.liveness import PATH_DEAD_S, Liveness, LivenessState
 from magnetar.protocol.commands import ping
 from magnetar.protocol.errors import ConnectionClosed, MagnetarError
 from magnetar.protocol.topics import TopicName
@@ -54,10 +54,15 @@ async def settle() -> None:
 class Producer:
     def __init__(self, topic: str = "t") -> None:
         self.topic = TopicName.parse(topic)
-        self.inflight: list[Any] = []
+        self.inflight: list[int] = []
+        """Sequence ids of entries without a receipt."""
+
+    @property
+    def awaited_sequence_id(self) -> int | None:
+        return self.inflight[0] if self.inflight else None
 
     def send(self, sequence_id: int) -> None:
-        self.inflight.append(SimpleNamespace(first_sequence_id=sequence_id))
+        self.inflight.append(sequence_id)
 
 
 class Link:

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.client.aio import consumer as listening
-from magnetar.client.aio.consumer import LoopListener
+from magnetar.client.consuming import listeners as listening
+from magnetar.client.consuming.listeners import LoopListener
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.core.threading_bridge import LoopSignal
 from magnetar.protocol.errors import AlreadyClosed, CryptoError, MagnetarError
