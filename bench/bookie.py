@@ -18,10 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from typing import cast
 
 import uvloop
 
-from magnetar.actors.bookie.service import BookieCalls, BookieService
+from magnetar.actors.bookie.service import BookieService
+from magnetar.actors.members.contracts_coordinator import CoordinatorContract
+from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.bookie_wire import (
     BookieOp,
     decode_read_answer,
@@ -60,7 +63,7 @@ class StandIn:
         print(port, flush=True)
 
     @property
-    def ask(self) -> BookieCalls:
+    def ask(self) -> CoordinatorContract:
         raise RuntimeError("the benchmark collects no garbage")
 
     async def close(self) -> None:
@@ -76,7 +79,7 @@ async def serve(directory: str) -> None:
     env = Environment.real()
     metadata = MemoryMetadataStore()
     await metadata.put(metadata_keys.CLUSTER, pack({"id": CLUSTER, "created_ms": 0}), None)
-    coordinator = StandIn(metadata)
+    coordinator = cast(CoordinatorClient, StandIn(metadata))
     service = BookieService(
         env, directory, "bookie-1", CLUSTER, KEYS, Settings(), "127.0.0.1", 0, nowhere, coordinator=coordinator
     )

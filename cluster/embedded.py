@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import uvloop
 
+from ..actors.coordinator.desired_methods import DesiredMethods
 from ..actors.coordinator.service import CoordinatorService
-from ..actors.desired.methods import DesiredMethods
 from ..actors.processes import assembly
 from ..actors.processes.local_launcher import LocalLauncher
 from ..actors.processes.plan import ClusterPlan, admin_url, service_urls

@@ -10,20 +10,20 @@ A Ray of ours asks for a token that lies in the data directory (`own_token`). Ra
 What the user has set is left alone, and `forget` restores the environment.
 """
 
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
-# These classes of Ray are compiled, and typed in part only.
-
 import os
 import secrets
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ..protocol.errors import ClusterError
+
+if TYPE_CHECKING:
+    from ray._raylet import AuthenticationTokenLoader
 
 MODE = "RAY_AUTH_MODE"
 TOKEN = "RAY_AUTH_TOKEN"
@@ -36,26 +36,6 @@ NOISE = b"gcs_client.cc"
 
 _before: dict[str, str | None] = {}
 """What this process has changed of its environment: the values before."""
-
-
-class TokenLoader(Protocol):
-    """Ray's class that reads the token, and keeps it."""
-
-    def has_token(self, ignore_auth_mode: bool) -> bool: ...
-
-    def reset_cache(self) -> None: ...
-
-
-class TokenLoaders(Protocol):
-    """Ray's class with the one loader of a process."""
-
-    def instance(self) -> TokenLoader: ...
-
-
-class Configuration(Protocol):
-    """Ray's class that has read the environment."""
-
-    def initialize(self, text: str) -> None: ...
 
 
 def own_token(directory: Path) -> str:
@@ -161,13 +141,12 @@ def _place() -> str:
 
 def _accepts(address: str) -> bool:
     """Whether the GCS answers this process, authenticated as its environment says. Raises ClusterError."""
-    from ray import _raylet
+    from ray._raylet import GcsClient
     from ray.exceptions import AuthenticationError, RaySystemError, RpcError
 
-    client: Callable[..., object] = getattr(_raylet, "GcsClient")  # noqa: B009
     try:
         with _without_noise():
-            client(address=address)
+            GcsClient(address=address)
     except AuthenticationError:
         return False
     except (RpcError, RaySystemError) as error:
@@ -206,19 +185,17 @@ def _put(name: str, value: str | None) -> None:
         os.environ[name] = value
 
 
-def _loader() -> TokenLoader:
-    from ray import _raylet
+def _loader() -> "AuthenticationTokenLoader":
+    from ray._raylet import AuthenticationTokenLoader
 
-    found: TokenLoaders = getattr(_raylet, "AuthenticationTokenLoader")  # noqa: B009
-    return found.instance()
+    return AuthenticationTokenLoader.instance()
 
 
 def _reload() -> None:
     """Have Ray read the environment again. It does so only once, when it is imported."""
     if "ray" not in sys.modules:
         return
-    from ray import _raylet
+    from ray._raylet import Config
 
-    configuration: Configuration = getattr(_raylet, "Config")  # noqa: B009
-    configuration.initialize("")
+    Config.initialize("")
     _loader().reset_cache()

@@ -12,12 +12,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
 
 from ..actors.desired.planner import Machine
 from ..actors.processes.plan import is_wildcard, log_directory
-from ..actors.processes.ray_handles import ClientInformation, CoordinatorHandle
 from ..actors.processes.ray_launcher import coordinator_options, launch_ahead
 from ..actors.processes.restarts import BACK_TIMEOUT_S, SAFE_TIMEOUT_S, SETTLE_TIMEOUT_S, STEP_TIMEOUT_S, restart_view
 from ..actors.processes.survey import ray_machines
@@ -26,13 +25,16 @@ from ..protocol.errors import ClusterError, MagnetarError, RestartStopped
 from ..protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, actor_name
 from ..runtime.data_directory import recorded_ray
 from ..runtime.environment import Environment
-from ..runtime.ray_calls import Answer, ask, find_actor, gcs_address, kill_actor, named_actors, remote
+from ..runtime.ray_calls import ask, find_actor, gcs_address, kill_actor, named_actors, start_actor
 from . import ray_session
 from .directory import ClusterDirectory
 from .handle import Cluster
 from .preparing import Prepared, StartOptions, check_early, prepare
 from .ray_authentication import how_to_authenticate
 from .ray_session import RaySession
+
+if TYPE_CHECKING:
+    from ..actors.processes.ray_actors import ClientInformation, CoordinatorActor, MemberActor
 
 logger = logging.getLogger(__name__)
 
@@ -55,14 +57,14 @@ class CoordinatorAway(ClusterError):
 class RayCluster(Cluster):
     """A cluster on the Ray that this process is connected to."""
 
-    def __init__(self, information: ClientInformation, session: RaySession, directory: ClusterDirectory) -> None:
+    def __init__(self, information: "ClientInformation", session: RaySession, directory: ClusterDirectory) -> None:
         super().__init__(information["cluster_id"], information["service_urls"], information["admin_url"])
         self._session = session
         self._directory = directory
         self._stopped = False
 
     def status(self) -> ClusterStatus:
-        status = _ask(_coordinator().status.remote())
+        status = _ask(_coordinator().status())
         return {
             **status,
             "service_url": self.service_url,
@@ -73,26 +75,26 @@ class RayCluster(Cluster):
         }
 
     def scale(self, *, brokers: int | None = None, bookies: int | None = None) -> DesiredView:
-        return _ask(_coordinator().scale.remote(brokers, bookies))
+        return _ask(_coordinator().scale(brokers, bookies))
 
     def drain(self, member: str) -> DesiredView:
-        return _ask(_coordinator().drain.remote(member))
+        return _ask(_coordinator().drain(member))
 
     def undrain(self, member: str) -> DesiredView:
-        return _ask(_coordinator().undrain.remote(member))
+        return _ask(_coordinator().undrain(member))
 
     def _restart_one(self, process: str) -> RestartView:
         if process != COORDINATOR_ID:
-            return self._answer(_coordinator().restart_member.remote(process), STEP_TIMEOUT_S + ANSWER_TIMEOUT_S)
+            return self._answer(_coordinator().restart_member(process), STEP_TIMEOUT_S + ANSWER_TIMEOUT_S)
         began = time.monotonic()
         epoch = self.status()["coordinator"]["epoch"]
         # Its answer is lost if the process is quicker to end than to say so; the epoch tells.
         with contextlib.suppress(*_actor_is_away()):
-            self._answer(_coordinator().restart_coordinator.remote(), SAFE_TIMEOUT_S + ANSWER_TIMEOUT_S)
+            self._answer(_coordinator().restart_coordinator(), SAFE_TIMEOUT_S + ANSWER_TIMEOUT_S)
         safe = time.monotonic()
         self._wait_for_next_coordinator(epoch)
         back = time.monotonic()
-        self._answer(_coordinator().wait_settled.remote(process), SETTLE_TIMEOUT_S + ANSWER_TIMEOUT_S)
+        self._answer(_coordinator().wait_settled(process), SETTLE_TIMEOUT_S + ANSWER_TIMEOUT_S)
         return restart_view(process, began, safe, back, time.monotonic())
 
     def _wait_for_next_coordinator(self, epoch: int) -> None:
@@ -111,7 +113,7 @@ class RayCluster(Cluster):
             f"it runs: read its log, {COORDINATOR_ID}.log"
         )
 
-    def _answer(self, answer: Answer[T], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
+    def _answer(self, answer: Awaitable[T], timeout_s: float = ANSWER_TIMEOUT_S) -> T:
         """What the coordinator says. Raises its own error, without the tracebacks that Ray adds."""
         from ray.exceptions import RayTaskError
 
@@ -123,11 +125,11 @@ class RayCluster(Cluster):
             raise
 
     def refresh(self) -> None:
-        information = _ask(_coordinator().client_information.remote())
+        information = _ask(_coordinator().client_information())
         self.service_urls, self.admin_url = information["service_urls"], information["admin_url"]
 
     def accept_lost_ledgers(self) -> list[list[int]]:
-        return _ask(_coordinator().accept_lost_ledgers.remote())
+        return _ask(_coordinator().accept_lost_ledgers())
 
     def how_to_join(self) -> str:
         """What another program puts into its environment to reach the cluster through Ray."""
@@ -139,7 +141,7 @@ class RayCluster(Cluster):
 
         while not self._stopped:
             try:
-                ask(_coordinator().wait_ended.remote())
+                ask(_coordinator().wait_ended())
                 return
             except ActorUnavailableError:
                 logger.info("the coordinator is being restarted")
@@ -196,7 +198,7 @@ def find_on_ray(data_directory: str | os.PathLike[str] | None = None) -> RayClus
             f"no Magnetar cluster runs on the Ray at {gcs_address()}, which this process had joined. That of "
             f"{data_directory} runs on the Ray at {elsewhere}: do not call `ray.init()` before `magnetar.connect()`"
         ) from None
-    information = _ask(coordinator.client_information.remote())
+    information = _ask(coordinator.client_information())
     found = ClusterDirectory(information["data_directory"])
     run = found.load_run()
     if session is None or session.kind == "joined":
@@ -304,14 +306,14 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
         )
     plan = prepared.plan
     directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
-    coordinator: CoordinatorHandle = remote(CoordinatorActor, **coordinator_options(plan)).remote(plan)
+    coordinator = start_actor(CoordinatorActor, coordinator_options(plan), plan)
     try:
         launch_ahead(plan, MemberActor)
-        problems = ask(coordinator.wait_ready.remote(READY_TIMEOUT_S), READY_TIMEOUT_S + 30)
+        problems = ask(coordinator.wait_ready(READY_TIMEOUT_S), READY_TIMEOUT_S + 30)
         if problems:
             reasons = "; ".join(f"{node}: {problem}" for node, problem in sorted(problems.items()))
             raise ClusterError(f"the cluster did not start: {reasons}. Read the logs in the data directory")
-        information = ask(coordinator.client_information.remote(), ANSWER_TIMEOUT_S)
+        information = ask(coordinator.client_information(), ANSWER_TIMEOUT_S)
         if session.kind == "detached":
             session = ray_session.with_descendants(session)
             directory.save_run({"cluster_id": plan.cluster_id, "ray": session.to_record()})
@@ -337,15 +339,21 @@ def _actor_is_away() -> tuple[type[Exception], ...]:
     return ActorDiedError, ActorUnavailableError, GetTimeoutError
 
 
-def _coordinator() -> CoordinatorHandle:
+def process_id(member: str) -> int:
+    """The operating system's id of the process of a bookie, a broker or the admin. Raises ValueError if it has none."""
+    actor: MemberActor = find_actor(actor_name(member))
+    return ask(actor.process_id())
+
+
+def _coordinator() -> "CoordinatorActor":
     try:
-        handle: CoordinatorHandle = find_actor(COORDINATOR_ACTOR)
-        return handle
+        actor: CoordinatorActor = find_actor(COORDINATOR_ACTOR)
+        return actor
     except ValueError as error:
         raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
 
 
-def _ask(answer: Answer[T]) -> T:
+def _ask(answer: Awaitable[T]) -> T:
     """What the coordinator's actor says. Raises its own error, without the tracebacks that Ray adds; ClusterError when
     it does not answer.
     """
@@ -374,7 +382,7 @@ def _stop_actors() -> None:
         coordinator = None
     if coordinator is not None:
         try:
-            ask(coordinator.stop_cluster.remote(), STOP_TIMEOUT_S)
+            ask(coordinator.stop_cluster(), STOP_TIMEOUT_S)
         except RayError as error:
             logger.warning("the coordinator did not stop the cluster: %s", error)
         # Its supervisor first: it would start again what is killed below.

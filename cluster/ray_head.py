@@ -19,17 +19,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Protocol, cast
+from types import ModuleType
+from typing import TYPE_CHECKING, cast
 
 from ..protocol.errors import ClusterError
 from ..runtime.ray_calls import node_ip_address
 from . import processes
 from .ports import free_ports
 from .processes import Process
+
+if TYPE_CHECKING:
+    from ray._raylet import GcsClient
 
 logger = logging.getLogger(__name__)
 
@@ -44,18 +48,6 @@ CONNECT_VARIABLES = {
     "RAY_raylet_client_num_connect_attempts": "500",
 }
 END_TIMEOUT_S = 10.0
-
-
-class NodeTable(Protocol):
-    """What is used of Ray's client of its GCS."""
-
-    def get_all_node_info(self, timeout: float) -> object: ...
-
-
-class Services(Protocol):
-    """Ray's module that starts processes."""
-
-    ConsolePopen: Callable[..., object]
 
 
 def start_head(directory: str) -> str:
@@ -99,7 +91,7 @@ def _start_here(directory: str, gcs_port: int) -> str:
         def start_ray_processes(self) -> None:
             """Return once the raylet has registered: Ray asks for it next, and asks again only a second later."""
             super().start_ray_processes()
-            client = cast(NodeTable, self.get_gcs_client())
+            client = cast("GcsClient", self.get_gcs_client())
             deadline = time.monotonic() + REGISTERED_TIMEOUT_S
             while not client.get_all_node_info(timeout=REGISTERED_TIMEOUT_S) and time.monotonic() < deadline:
                 time.sleep(REGISTERED_POLL_S)
@@ -112,20 +104,20 @@ def _start_here(directory: str, gcs_port: int) -> str:
         include_dashboard=False,
         no_monitor=True,
     )
-    with _own_sessions(cast("Services", services)):
+    with _own_sessions(services):
         head = Head(parameters, head=True, shutdown_at_exit=False, spawn_reaper=False)
     return str(head.address)
 
 
 @contextmanager
-def _own_sessions(services: Services) -> Generator[None]:
+def _own_sessions(services: ModuleType) -> Generator[None]:
     """Each process that Ray's `services` start meanwhile leads a session of its own."""
     before = services.ConsolePopen
-    services.ConsolePopen = partial(before, start_new_session=True)
+    setattr(services, "ConsolePopen", partial(before, start_new_session=True))  # noqa: B010  # types of modules are fixed
     try:
         yield
     finally:
-        services.ConsolePopen = before
+        setattr(services, "ConsolePopen", before)  # noqa: B010
 
 
 def _start_by_command(directory: str, gcs_port: int, client_port: int) -> str:

@@ -8,6 +8,7 @@ dedicated thread, first in first out, with a hand-over of some tens of microseco
 import asyncio
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, TypeVarTuple
@@ -19,7 +20,7 @@ LaneCallback = Callable[[Any, BaseException | None], None]
 """Takes the result, of whatever type the function returns, and None; or None and the error."""
 
 
-class Lane(Protocol):
+class Lane(ABC):
     """One thread of its own. Work runs in the order of submission, each piece after the one before it has ended.
 
     Implementations derive from this for `run`, which rests on their `submit`.
@@ -40,15 +41,15 @@ class Lane(Protocol):
         self.submit(function, arguments, finish)
         return future
 
+    @abstractmethod
     def submit(
         self, function: Callable[[*Arguments], object], arguments: tuple[*Arguments], callback: LaneCallback
     ) -> None:
         """Run `function(*arguments)`, then call `callback(result, None)` or `callback(None, error)` on the loop."""
-        ...
 
+    @abstractmethod
     def close(self) -> None:
         """Refuse new work; the thread ends after what is queued."""
-        ...
 
 
 class Offload(Protocol):

@@ -1,7 +1,7 @@
 """Calls into Ray, with types: the one place that looks at Ray's own, which do not say what actors answer.
 
-What an actor offers is declared as a Protocol whose properties are `RemoteMethod`s, beside those who call it. What Ray
-hands out is then annotated as that Protocol. Ray is imported late: services and tests load this file without it.
+Who calls an actor annotates it as the actor's class. What is really there are `ActorCalls`, whose methods have the same
+names. Ray is imported late: services and tests load this file without it.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -9,26 +9,32 @@ hands out is then annotated as that Protocol. Ray is imported late: services and
 
 import importlib
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, NotRequired, ParamSpec, Protocol, TypedDict, TypeVar, cast, overload
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NotRequired, ParamSpec, TypedDict, TypeVar, cast, overload
 
 from ..protocol.names import RAY_NAMESPACE
 
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
 P = ParamSpec("P")
 T = TypeVar("T")
-Answer_co = TypeVar("Answer_co", covariant=True)
 
 
-class Answer(Protocol[Answer_co]):
-    """What a remote call gives at once: its answer, to be awaited or asked for."""
+class ActorCalls:
+    """An actor, as the processes that hold its handle call it. Annotate it as the actor's class.
 
-    def __await__(self) -> Generator[object, None, Answer_co]: ...
+    Each call of a method is sent to the actor's process. It returns at once: await the answer, or `ask` for it. All
+    methods of the class must be coroutines, since only the types of coroutines say that there is something to wait for.
+    """
 
+    def __init__(self, handle: "ActorHandle[Any]") -> None:
+        self.ray_handle = handle
 
-class RemoteMethod(Protocol[P, Answer_co]):
-    """A method of an actor, or a task."""
-
-    def remote(self, *args: P.args, **kwargs: P.kwargs) -> Answer[Answer_co]: ...
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        if name.startswith("_"):  # pickle looks for methods of its own; no actor has them
+            raise AttributeError(name)
+        return getattr(self.ray_handle, name).remote
 
 
 class RayNode(TypedDict):
@@ -41,24 +47,10 @@ class RayNode(TypedDict):
     Labels: NotRequired[dict[str, str]]
 
 
-class GcsNode(Protocol):
-    """A node of Ray, as its GCS describes it."""
-
-    node_manager_address: str
-    state: int
-    """0 while it is alive."""
-
-
-class Gcs(Protocol):
-    """What is used of Ray's client of its GCS."""
-
-    def get_all_node_info(self) -> Mapping[object, GcsNode]: ...
-
-
 @overload
-def ask(reference: Answer[T], timeout_s: float | None = None) -> T: ...
+def ask(reference: Awaitable[T], timeout_s: float | None = None) -> T: ...
 @overload
-def ask(reference: Sequence[Answer[T]], timeout_s: float | None = None) -> list[T]: ...
+def ask(reference: Sequence[Awaitable[T]], timeout_s: float | None = None) -> list[T]: ...
 def ask(reference: object, timeout_s: float | None = None) -> object:
     """Wait for the answer (or a list of answers) of remote calls. Raises what they raised, GetTimeoutError."""
     import ray
@@ -66,19 +58,19 @@ def ask(reference: object, timeout_s: float | None = None) -> object:
     return ray.get(cast("ray.ObjectRef[object]", reference), timeout=timeout_s)
 
 
-def wait_for(answers: Sequence[Answer[T]], timeout_s: float) -> list[Answer[T]]:
+def wait_for(answers: Sequence[Awaitable[T]], timeout_s: float) -> list[Awaitable[T]]:
     """Wait for all answers, at most `timeout_s`; returns those that are not there yet."""
     import ray
 
     references = cast("list[ray.ObjectRef[object]]", list(answers))
     _, pending = ray.wait(references, num_returns=len(references), timeout=timeout_s)
-    return cast("list[Answer[T]]", pending)
+    return cast("list[Awaitable[T]]", pending)
 
 
 def remote(target: Callable[..., object], **options: object) -> Any:
     """A class or function as Ray's actor class or task, with Ray's options; call its `remote`.
 
-    Annotate what that gives: of a class the Protocol of its actor, of a function an `Answer`.
+    Annotate what a function gives as an `Awaitable`. For a class call `start_actor`.
     """
     import ray
 
@@ -86,19 +78,28 @@ def remote(target: Callable[..., object], **options: object) -> Any:
     return wrapped.options(**options)
 
 
+def start_actor(
+    kind: Callable[P, T], options: Mapping[str, object], *arguments: P.args, **named_arguments: P.kwargs
+) -> T:
+    """Have Ray make an actor of this class, with Ray's options. What is returned are its `ActorCalls`.
+
+    Raises ValueError when an actor of this name is there.
+    """
+    return cast("T", ActorCalls(remote(kind, **options).remote(*arguments, **named_arguments)))
+
+
 def find_actor(name: str) -> Any:
-    """The handle of a named actor of ours; annotate it. Raises ValueError when there is none."""
+    """A named actor of ours, as `ActorCalls`; annotate it. Raises ValueError when there is none."""
     import ray
 
-    return ray.get_actor(name, RAY_NAMESPACE)
+    return ActorCalls(cast("ActorHandle[Any]", ray.get_actor(name, RAY_NAMESPACE)))
 
 
-def kill_actor(handle: object) -> None:
-    """End an actor's process. No error if it is gone."""
+def kill_actor(actor: object) -> None:
+    """End the process of an actor that `start_actor` or `find_actor` gave. No error if it is gone."""
     import ray
-    from ray.actor import ActorHandle
 
-    ray.kill(cast("ActorHandle[object]", handle))
+    ray.kill(cast("ActorCalls", actor).ray_handle)
 
 
 def put(value: object) -> object:
@@ -117,10 +118,10 @@ def ray_nodes() -> list[RayNode]:
 
 def alive_nodes(address: str) -> list[str]:
     """Addresses of the nodes of the Ray whose GCS is at `address`. This process need not be connected to it."""
-    client: Callable[..., Gcs] = getattr(importlib.import_module("ray._raylet"), "GcsClient")  # noqa: B009
-    return [
-        node.node_manager_address for node in client(address=address).get_all_node_info().values() if not node.state
-    ]
+    from ray._raylet import GcsClient
+
+    nodes = GcsClient(address=address).get_all_node_info()
+    return [node.node_manager_address for node in nodes.values() if not node.state]
 
 
 def draining_nodes() -> set[str]:
@@ -132,13 +133,14 @@ def draining_nodes() -> set[str]:
 
 def drain_own_node(reason: str, seconds: float) -> str:
     """Tell Ray that this node will end in so many seconds, as its autoscaler does; returns why Ray refuses, or ""."""
-    raylet = cast("Any", importlib.import_module("ray._raylet"))
+    from ray._raylet import GcsClient
+
     reasons = cast("Any", importlib.import_module("ray.core.generated.autoscaler_pb2"))
     deadline_ms = int((time.time() + seconds) * 1000)
-    accepted, refusal = raylet.GcsClient(address=gcs_address()).drain_node(
+    accepted, refusal = GcsClient(address=gcs_address()).drain_node(
         own_node_id(), reasons.DRAIN_NODE_REASON_PREEMPTION, reason, deadline_ms
     )
-    return "" if accepted else str(refusal)
+    return "" if accepted else refusal
 
 
 def own_node_id() -> str:

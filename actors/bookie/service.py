@@ -17,10 +17,10 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from ...protocol.bookie_wire import ENTRY_ID_MAX, BookieOp, decode_read
-from ...protocol.cluster_status import BookieFigures, MemberData, MemberReport, ScrubReport
+from ...protocol.cluster_status import BookieFigures, MemberData, ScrubReport
 from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, ProtocolError, StorageFailed
 from ...protocol.names import ROLE_BOOKIE, ROLE_READER
 from ...runtime.environment import Environment
@@ -39,9 +39,8 @@ from ...storage.bookie.garbage_collection import collect_garbage
 from ...storage.bookie.scrub import Scrubber
 from ...storage.bookie.store import BookieStore
 from ...storage.metadata.keys import LEDGER_COUNTER
-from ...storage.metadata.store import MetadataStore
 from ..members.contracts_bookie import BookieContract, Copied, CopySource, DamagedEntry, EntryPlace, Lacking, Part
-from ..members.contracts_coordinator import LedgerChanges, UnnamedLedgers
+from ..members.contracts_coordinator import CoordinatorContract, LedgerChanges
 from ..members.coordinator_link import CoordinatorClient
 from ..members.permissions import BOOKIE_OPERATIONS
 from .copying import EntryCopies
@@ -51,14 +50,6 @@ logger = logging.getLogger(__name__)
 FULL_COMPARISON_S = 86_400.0
 LEDGERS_PER_QUESTION = 5000
 """The coordinator looks them up in one turn of its loop, in some milliseconds."""
-
-
-class BookieCalls(Protocol):
-    """What a bookie asks of the coordinator, beside its metadata."""
-
-    async def renew_ledger(self, *, ledger: int, version: int) -> int: ...
-    async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges: ...
-    async def unnamed_ledgers(self, *, ledgers: list[int]) -> UnnamedLedgers: ...
 
 
 class Collecting:
@@ -91,7 +82,7 @@ class Collecting:
         self._epoch, self._since = -1, 0
         self._full_at = 0.0
 
-    async def changed(self, ask: BookieCalls, held: Iterable[int]) -> list[int] | None:
+    async def changed(self, ask: CoordinatorContract, held: Iterable[int]) -> list[int] | None:
         """The ledgers to ask the metadata for, beside those in doubt; None for all. The bookie has those in `held`."""
         self._told = None
         try:
@@ -100,7 +91,7 @@ class Collecting:
             self._told = None
             return None
 
-    async def _changed(self, ask: BookieCalls, held: Iterable[int]) -> list[int] | None:
+    async def _changed(self, ask: CoordinatorContract, held: Iterable[int]) -> list[int] | None:
         found: list[int] = []
         compared = False
         epoch, since = self._epoch, self._since
@@ -129,7 +120,7 @@ class Collecting:
             self._full_at = asyncio.get_running_loop().time() + FULL_COMPARISON_S
 
 
-async def _unnamed(ask: BookieCalls, epoch: int, held: Iterable[int]) -> list[int] | None:
+async def _unnamed(ask: CoordinatorContract, epoch: int, held: Iterable[int]) -> list[int] | None:
     """Those of these ledgers that the auditor with that epoch does not place here; None when it cannot say so now."""
     found: list[int] = []
     ledgers = sorted(held)
@@ -194,21 +185,6 @@ MAY_NOT_FENCE = (ROLE_READER, ROLE_BOOKIE)
 """Roles that only read entries."""
 
 
-class Coordinator(Protocol):
-    """What a bookie needs of `CoordinatorClient`."""
-
-    report: MemberReport
-    on_session_lost: list[Callable[[], None]]
-
-    @property
-    def metadata(self) -> MetadataStore: ...
-    @property
-    def ask(self) -> BookieCalls: ...
-    async def start(self) -> None: ...
-    async def register(self, host: str, port: int, data: Callable[[], MemberData]) -> None: ...
-    async def close(self) -> None: ...
-
-
 class BookieState(enum.Enum):
     """See `TRANSITIONS`."""
 
@@ -263,7 +239,7 @@ class BookieService(RpcService):
         *,
         accept_lost_disk: bool = False,
         lost_instance: str = "",
-        coordinator: Coordinator | None = None,
+        coordinator: CoordinatorClient | None = None,
     ) -> None:
         self.identity = Identity(cluster_id, ROLE_BOOKIE, bookie_id, env.random.hex(8))
         self.on_fatal: Callable[[BaseException], None] | None = None
@@ -278,9 +254,7 @@ class BookieService(RpcService):
         self._settings = settings
         self._place = host, port
         self._loss = accept_lost_disk, lost_instance
-        self._coordinator: Coordinator = coordinator or CoordinatorClient(
-            env, self.identity, keys, settings, locate_coordinator
-        )
+        self._coordinator = coordinator or CoordinatorClient(env, self.identity, keys, settings, locate_coordinator)
         self._server = RpcServer(
             env, self.identity, keys, self, frame_size_max=settings.bookie_frame_size_max_bytes + 1024
         )

@@ -2,7 +2,7 @@
 
 from ...protocol.topics import TopicName
 from ..members.contracts_coordinator import TopicGrant
-from ..slots.placement import SlotPlacement
+from .placement import SlotPlacement
 from .topic_registry import TopicRegistry
 
 

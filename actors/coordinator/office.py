@@ -27,18 +27,18 @@ from ...storage.metadata.registered_bookies import registered_instances
 from ...storage.metadata.slot_rows import SlotRows
 from ...storage.metadata.store import MetadataStore
 from ..auditor.service import Auditor
-from ..desired.drains import Drains
 from ..desired.state import DesiredMembers
 from ..members.contracts_broker import BrokerContract
 from ..members.contracts_coordinator import MemberContract, NamespacePolicies, TopicChange, TopicPage, TopicRecord
 from ..members.peer_calls import MemberCalls
 from ..slots.contents import SlotContents
-from ..slots.placement import SlotPlacement
+from .drains import Drains
 from .grants import Grants
 from .member_lists import MemberLists
 from .membership import Membership
 from .namespace_deletions import NamespaceDeletions
 from .namespaces import Namespaces
+from .placement import SlotPlacement
 from .rebalancing import Rebalancer
 from .topic_deletions import TopicDeletions
 from .topic_growth import TopicGrowths

@@ -20,8 +20,8 @@ from ...storage.metadata.slot_rows import SlotEntry
 from ..members.contracts_broker import BrokerContract
 from ..members.peer_calls import MemberCalls
 from ..slots.contents import SlotContents
-from ..slots.placement import SlotPlacement
 from .membership import Membership
+from .placement import SlotPlacement
 
 logger = logging.getLogger(__name__)
 
@@ -116,16 +116,16 @@ class Rebalancer:
             moved += len(moves)
 
     def owner_of(self, unit: str) -> str | None:
-        """See `balancing.balancer.UnitMover`. A unit is a topic."""
+        """The broker that owns a topic; None where there is none."""
         owner = self._placement.table.entry_of(TopicName.parse(unit)).owner
         return owner.broker if owner is not None else None
 
     def takers(self) -> list[str]:
-        """See `balancing.balancer.UnitMover`."""
+        """The brokers that take topics; none while it is too early to say."""
         return [] if self._membership.in_grace else [session.node_id for session in self._membership.takers()]
 
     async def move_for_load(self, choose: Callable[[], Mapping[str, str]]) -> None:
-        """See `balancing.balancer.UnitMover`."""
+        """Move what `choose` returns, topic → broker, when nothing else is being moved. It is called once, then."""
         async with self._moving:
             if not self._stopped and (moves := choose()):
                 try:

@@ -36,12 +36,12 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.metadata.remote import MetadataMethods
 from ...storage.metadata.store import MetadataStore
-from ..balancing.balancer import LoadBalancer
-from ..balancing.methods import LoadMethods
-from ..desired.methods import DesiredMethods
 from ..members.contracts_coordinator import CoordinatorContract
 from ..members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
 from ..members.permissions import COORDINATOR_OPERATIONS, check_writable
+from .desired_methods import DesiredMethods
+from .load_balancer import LoadBalancer
+from .load_methods import LoadMethods
 from .namespace_methods import NamespaceMethods
 from .office import Office
 from .owner_methods import PlacementMethods

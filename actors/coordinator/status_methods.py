@@ -9,10 +9,10 @@ from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.server import RpcServer
 from ...storage.metadata.registered_bookies import registered_bookies
-from ..balancing.balancer import LoadBalancer
-from ..desired.methods import DesiredMethods
 from ..members.contracts_bookie import disk_report
 from ..members.contracts_coordinator import LedgerChanges, UnnamedLedgers
+from .desired_methods import DesiredMethods
+from .load_balancer import LoadBalancer
 from .office import Office
 from .session_methods import SessionMethods
 

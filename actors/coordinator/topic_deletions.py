@@ -52,9 +52,9 @@ from ...storage.metadata.certain_records import remove_record
 from ...storage.metadata.store import MetadataStore
 from ..members.contracts_broker import DELETE_TIMEOUT_S, BrokerContract
 from ..members.peer_calls import MemberCalls
-from ..slots.placement import SlotPlacement
 from .grants import Grants
 from .membership import Membership
+from .placement import SlotPlacement
 from .topic_policies import TopicPolicies
 from .topic_registry import TopicRegistry
 

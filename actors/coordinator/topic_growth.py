@@ -59,8 +59,8 @@ from ...storage.metadata.store import Versioned, list_pages
 from ..members.contracts_broker import BrokerContract, Point
 from ..members.contracts_coordinator import GROW_TIMEOUT_S, TopicGrant
 from ..members.peer_calls import MemberCalls
-from ..slots.placement import SlotPlacement
 from .grants import Grants
+from .placement import SlotPlacement
 from .topic_registry import Growth, TopicRegistry
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,5 @@
-"""What should run: the desired state that the coordinator keeps, where members are placed, and how they are drained.
+"""What should run: the desired state that the coordinator keeps, and where members are placed.
 
-Left to others: starting and ending processes (`actors.processes`), moving topics and copying ledgers.
+Left to others: drains (`coordinator.drains`), starting and ending processes (`actors.processes`), moving topics and
+copying ledgers.
 """

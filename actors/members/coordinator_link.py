@@ -36,7 +36,7 @@ import enum
 import logging
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ...protocol.cluster_status import MemberData, MemberReport
 from ...protocol.errors import (
@@ -79,20 +79,6 @@ from .permissions import OP_HEARTBEAT
 logger = logging.getLogger(__name__)
 
 
-class PushedTo(Protocol):
-    """What the pushes of one coordinator change: a member's link."""
-
-    epoch: int
-    feeds: Feeds
-    known_topics: KnownTopics
-
-    def take_bookies(self, bookies: list[BookieInfo]) -> None: ...
-    def take_brokers(self, brokers: list[BrokerInfo]) -> None: ...
-    def take_slots(self, number: int, rows: bytes) -> None:
-        """Raises ProtocolError for malformed ones."""
-        ...
-
-
 class CoordinatorPushes(RpcService):
     """What the coordinator tells a member over the member's link.
 
@@ -103,7 +89,7 @@ class CoordinatorPushes(RpcService):
 
     contract = MemberContract
 
-    def __init__(self, client: PushedTo) -> None:
+    def __init__(self, client: "CoordinatorClient") -> None:
         self._client = client
 
     def _current(self, connection: RpcConnection, epoch: int) -> bool:

@@ -2,10 +2,14 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from ...protocol.topics import TopicName
 from ...storage.metadata.slot_rows import SlotRows
-from .contracts_coordinator import NamespacePolicies, TopicChange
+from .contracts_coordinator import NamespacePolicies, Owner
+
+if TYPE_CHECKING:
+    from .topic_watch import TopicWatch
 
 TOPICS_MAX = 100_000
 
@@ -21,18 +25,16 @@ class PolicyFeed(Protocol):
     def listing_ended(self) -> None: ...
 
 
-class TopicFeed(Protocol):
-    """A broker's copy of the topics of the namespaces that its clients watch; see `topic_watch`."""
+class Owning(Protocol):
+    """What a broker owns, as it follows from the slots; see `actors.broker.ownership`."""
 
-    def registered(self) -> None:
-        """The member has registered: whatever it had asked to be told over an earlier connection is forgotten."""
+    def owns(self, name: TopicName) -> bool:
+        """Whether clients of a topic may be sent here."""
         ...
 
-    def take(self, namespace: str, number: int, changes: Sequence[TopicChange]) -> None: ...
-
-
-class SlotFeed(Protocol):
-    """What a broker owns, as it follows from the slots; see `actors.broker.ownership`."""
+    async def claimed(self, found: Owner) -> bool:
+        """The coordinator has said who owns a topic. Returns whether this broker has it now."""
+        ...
 
     def registered(self) -> None:
         """The member has registered, perhaps at another coordinator than before."""
@@ -47,8 +49,8 @@ class Feeds(NamedTuple):
     """The copies that a member keeps."""
 
     policies: PolicyFeed | None = None
-    topics: TopicFeed | None = None
-    owned: SlotFeed | None = None
+    topics: "TopicWatch | None" = None
+    owned: Owning | None = None
 
 
 NO_FEEDS = Feeds()

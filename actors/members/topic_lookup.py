@@ -8,7 +8,7 @@ is asked. It answers once the topic has a new owner. The number of questions und
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import (
     NotAllowedError,
@@ -20,7 +20,8 @@ from ...protocol.system_topics import TRANSACTION_COORDINATORS, is_system_topic
 from ...protocol.topics import TopicName, parse_namespace
 from ...runtime.rpc.connection import CALL_TIMEOUT_S
 from .broker_addresses import Reach, reach
-from .contracts_coordinator import CoordinatorContract, Owner
+from .contracts_coordinator import CoordinatorContract
+from .feeds import Owning
 from .matched_topics import MatchedLists, names_of
 from .topic_filter import MATCHED_AT_ONCE, TopicFilter
 
@@ -32,18 +33,6 @@ PAGE = 1000
 
 NAME_FRAME_BYTES = 5
 """What one name in a list needs beside its bytes: its tag, and its length up to 4 KB, generously."""
-
-
-class Owning(Protocol):
-    """What this broker owns itself."""
-
-    def owns(self, name: TopicName) -> bool:
-        """Whether clients of a topic may be sent here."""
-        ...
-
-    async def claimed(self, found: Owner) -> bool:
-        """The coordinator has said who owns a topic. Returns whether this broker has it now."""
-        ...
 
 
 class Lookups:

@@ -23,7 +23,7 @@ import enum
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import MagnetarError
 from ...runtime import retry
@@ -35,6 +35,7 @@ from .contracts_coordinator import TopicChange
 
 if TYPE_CHECKING:
     from .coordinator_link import CoordinatorClient
+    from .matched_topics import MatchedTopics
 
 logger = logging.getLogger(__name__)
 
@@ -62,18 +63,6 @@ TRANSITIONS: Mapping[NamespaceState, Collection[NamespaceState]] = {
 }
 
 
-class TopicListener(Protocol):
-    """Somebody who watches a namespace."""
-
-    def listed(self) -> None:
-        """The copy is complete for the first time since somebody joined."""
-        ...
-
-    def changed(self, before: Mapping[str, int], after: Mapping[str, int]) -> None:
-        """Topics are gone, new, or have other partitions: their full names and partitions (0: plain)."""
-        ...
-
-
 class WatchedNamespace:
     """One namespace. `topics` has the full names of its persistent topics, with their partitions (0: plain)."""
 
@@ -83,7 +72,7 @@ class WatchedNamespace:
         self.known = False
         """Whether there was a complete listing, so that `topics` is right or was right lately."""
         self.topics: dict[str, int] = {}
-        self.listeners: dict[TopicListener, None] = {}
+        self.listeners: dict[MatchedTopics, None] = {}
         self.lister: asyncio.Task[None] | None = None
         self._pushed: list[tuple[int, TopicChange]] = []
         self._ends: list[str] = []
@@ -157,7 +146,7 @@ class TopicWatch:
         """End what is under way."""
         await self._tasks.close()
 
-    def join(self, namespace: str, listener: TopicListener) -> WatchedNamespace:
+    def join(self, namespace: str, listener: "MatchedTopics") -> WatchedNamespace:
         """Tell `listener` of the changes in a namespace from now on."""
         watched = self.namespaces.get(namespace)
         if watched is None:
@@ -166,7 +155,7 @@ class TopicWatch:
         watched.listeners[listener] = None
         return watched
 
-    def leave(self, namespace: str, listener: TopicListener) -> None:
+    def leave(self, namespace: str, listener: "MatchedTopics") -> None:
         """Tell `listener` nothing more. With the last one the broker stops watching the namespace."""
         watched = self.namespaces.get(namespace)
         if watched is None:

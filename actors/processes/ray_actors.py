@@ -13,7 +13,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from ...protocol.cluster_status import DesiredView, RestartView, SupervisedView
 from ...protocol.errors import ClusterError
@@ -31,7 +31,6 @@ from .lease import renew_lease
 from .node import Member
 from .plan import ClusterPlan, MemberPlan, admin_url, is_wildcard, service_urls
 from .ray_deputy import DeputyKeeper
-from .ray_handles import ClientInformation
 from .ray_launcher import RayLauncher, locate_coordinator
 from .ray_machines import RayMachines
 from .reconciler import Reconciler
@@ -46,6 +45,15 @@ logger = logging.getLogger(__name__)
 
 START_RETRY_INITIAL_S = 0.1
 START_RETRY_MAX_S = 5.0
+
+
+class ClientInformation(TypedDict):
+    """What a client needs to know. `service_urls` are those of all brokers."""
+
+    service_urls: list[str]
+    admin_url: str
+    cluster_id: str
+    data_directory: str
 
 
 class MemberActor:

@@ -18,21 +18,23 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import CoordinatorUnavailable
 from ...protocol.names import DEPUTY_ACTOR, DEPUTY_ID
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.ray_calls import find_actor, kill_actor, node_ip_address, own_node_id, remote
+from ...runtime.ray_calls import find_actor, kill_actor, node_ip_address, own_node_id, start_actor
 from ...runtime.tasks import Tasks
 from ..desired.planner import Machine
 from . import assembly
 from .beginning import begin_process
 from .lease import wait_lapsed
 from .plan import ClusterPlan
-from .ray_handles import DeputyHandle
 from .ray_launcher import deputy_options
+
+if TYPE_CHECKING:
+    from .ray_machines import RayMachines
 
 logger = logging.getLogger(__name__)
 
@@ -116,17 +118,10 @@ class DeputyActor:
         return own_node_id()
 
 
-class MachineList(Protocol):
-    """The machines that are alive."""
-
-    @property
-    def machines(self) -> Sequence[Machine]: ...
-
-
 class DeputyKeeper:
     """Beside the coordinator: has a deputy run on another machine, for as long as there is one."""
 
-    def __init__(self, env: Environment, plan: ClusterPlan, machines: MachineList) -> None:
+    def __init__(self, env: Environment, plan: ClusterPlan, machines: "RayMachines") -> None:
         self._plan = plan
         self._machines = machines
         self._tasks = Tasks()
@@ -158,20 +153,20 @@ class DeputyKeeper:
     async def _see_to(self, others: Sequence[Machine]) -> bool:
         """Whether a deputy now runs on one of these machines."""
         try:
-            handle: DeputyHandle = await asyncio.to_thread(find_actor, DEPUTY_ACTOR)
+            deputy: DeputyActor = await asyncio.to_thread(find_actor, DEPUTY_ACTOR)
         except ValueError:
             await asyncio.to_thread(self._create, others[0])
             return False  # looked at again, when it runs
         async with asyncio.timeout(PLACE_TIMEOUT_S):
-            place = await handle.ray_node_id.remote()
+            place = await deputy.ray_node_id()
         if any(machine.ray_node_id == place for machine in others):
             logger.info("the coordinator's deputy runs on Ray node %s", place)
             return True
-        await asyncio.to_thread(kill_actor, handle)
+        await asyncio.to_thread(kill_actor, deputy)
         return False
 
     def _create(self, machine: Machine) -> None:
-        remote(DeputyActor, **deputy_options(machine)).remote(self._plan)
+        start_actor(DeputyActor, deputy_options(machine), self._plan)
 
 
 def _others(machines: Sequence[Machine]) -> list[Machine]:

@@ -9,15 +9,19 @@ service's event loop. Ray is imported late: services and tests load this file wi
 
 import asyncio
 import logging
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import CoordinatorUnavailable
 from ...protocol.names import COORDINATOR_ACTOR, DEPUTY_ACTOR, DEPUTY_ID, RAY_NAMESPACE, actor_name
-from ...runtime.ray_calls import find_actor, kill_actor, named_actors, ray_nodes, remote
+from ...runtime.ray_calls import find_actor, kill_actor, named_actors, ray_nodes, start_actor
 from ..desired.planner import Machine
 from .erasing import remove_directory
 from .plan import ClusterPlan, NodePlan
-from .ray_handles import CoordinatorHandle, MemberHandle
 from .survey import on_nodes
+
+if TYPE_CHECKING:
+    from .ray_actors import CoordinatorActor, MemberActor
+    from .ray_deputy import DeputyActor
 
 logger = logging.getLogger(__name__)
 
@@ -106,14 +110,14 @@ async def _address_of(name: str) -> tuple[str, int]:
     from ray.exceptions import RayError
 
     try:
-        handle: CoordinatorHandle = await asyncio.to_thread(find_actor, name)
-        host, port = await handle.address.remote()
+        actor: CoordinatorActor | DeputyActor = await asyncio.to_thread(find_actor, name)
+        host, port = await actor.address()
     except (ValueError, RayError) as error:
         raise CoordinatorUnavailable(str(error)) from error
     return host, port
 
 
-def launch_ahead(plan: ClusterPlan, member: type) -> None:
+def launch_ahead(plan: ClusterPlan, member: "type[MemberActor]") -> None:
     """Create the actors of all members, so that their processes come up while the coordinator does.
 
     Their services are started by the coordinator's supervisor, which adopts actors that it finds. What cannot be
@@ -126,32 +130,31 @@ def launch_ahead(plan: ClusterPlan, member: type) -> None:
             logger.info("%s was not created; the supervisor creates it: %s", node.node_id, error)
 
 
-def _create(plan: ClusterPlan, member: type, node: NodePlan, launch: int = 0) -> MemberHandle:
-    handle: MemberHandle = remote(member, **member_options(node)).remote(plan.member(node, launch))
-    return handle
+def _create(plan: ClusterPlan, member: "type[MemberActor]", node: NodePlan, launch: int = 0) -> "MemberActor":
+    return start_actor(member, member_options(node), plan.member(node, launch))
 
 
 class RayLauncher:
     """Creates and watches the member actors of one cluster: instances of `member`, each made with its plan."""
 
-    def __init__(self, plan: ClusterPlan, member: type) -> None:
+    def __init__(self, plan: ClusterPlan, member: "type[MemberActor]") -> None:
         self.epoch = 0
         """Of the coordinator beside it. Its launches come after those of all coordinators before."""
         self._plan = plan
         self._member = member
         self._launches = 0
 
-    async def adopt(self, node: NodePlan) -> MemberHandle | None:
+    async def adopt(self, node: NodePlan) -> "MemberActor | None":
         from ray.exceptions import RayError
 
         try:
-            handle: MemberHandle = await asyncio.to_thread(find_actor, actor_name(node.node_id))
+            handle: MemberActor = await asyncio.to_thread(find_actor, actor_name(node.node_id))
         except ValueError:
             return None
         try:
             # `start` is idempotent: an actor whose creator died in between is started now.
             async with asyncio.timeout(LAUNCH_TIMEOUT_S):
-                await handle.start.remote()
+                await handle.start()
         except (TimeoutError, RayError) as error:
             logger.warning(
                 "%s, started by an earlier coordinator, does not answer (%s) and is replaced", node.node_id, error
@@ -160,13 +163,13 @@ class RayLauncher:
             return None
         return handle
 
-    async def launch(self, node: NodePlan) -> MemberHandle:
+    async def launch(self, node: NodePlan) -> "MemberActor":
         from ray.exceptions import RayTaskError
 
         handle = await self._create(node)
         try:
             async with asyncio.timeout(LAUNCH_TIMEOUT_S):
-                await handle.start.remote()
+                await handle.start()
         except RayTaskError as error:
             await self.kill(handle)
             raise error.cause from None  # what the service said; Ray adds the tracebacks of both sides
@@ -175,12 +178,12 @@ class RayLauncher:
             raise
         return handle
 
-    async def ended(self, handle: MemberHandle) -> str:
+    async def ended(self, handle: "MemberActor") -> str:
         from ray.exceptions import ActorUnavailableError, RayError
 
         while True:
             try:
-                return str(await handle.wait_ended.remote())
+                return await handle.wait_ended()
             except ActorUnavailableError as error:
                 # Ray cannot tell yet whether the process is gone or only out of reach; ask again.
                 logger.info("an actor does not answer at the moment: %s", error)
@@ -188,10 +191,10 @@ class RayLauncher:
             except RayError as error:
                 return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
 
-    async def close(self, handle: MemberHandle) -> None:
-        await handle.close.remote()
+    async def close(self, handle: "MemberActor") -> None:
+        await handle.close()
 
-    async def kill(self, handle: MemberHandle) -> None:
+    async def kill(self, handle: "MemberActor") -> None:
         await asyncio.to_thread(kill_actor, handle)
 
     async def running_on(self) -> dict[str, str]:
@@ -210,14 +213,14 @@ class RayLauncher:
         from ray.exceptions import RayError
 
         try:
-            handle: MemberHandle = await asyncio.to_thread(find_actor, actor_name(member))
+            handle: MemberActor = await asyncio.to_thread(find_actor, actor_name(member))
             async with asyncio.timeout(PLACE_TIMEOUT_S):
-                return await handle.ray_node_id.remote()
+                return await handle.ray_node_id()
         except (ValueError, TimeoutError, RayError) as error:
             logger.info("where %s runs is not known: %s", member, error)
             return ""
 
-    async def _create(self, node: NodePlan) -> MemberHandle:
+    async def _create(self, node: NodePlan) -> "MemberActor":
         """The actor. One of this name may be there: made by `launch_ahead`, or left on another node by a launch that
         was given up. The latter is ended.
         """
@@ -226,7 +229,7 @@ class RayLauncher:
         try:
             return await asyncio.to_thread(_create, self._plan, self._member, node, launch)
         except ValueError:
-            handle: MemberHandle = await asyncio.to_thread(find_actor, actor_name(node.node_id))
+            handle: MemberActor = await asyncio.to_thread(find_actor, actor_name(node.node_id))
             if await self._place_of(node.node_id) == node.ray_node_id:
                 return handle
             await self.kill(handle)

@@ -21,7 +21,7 @@ from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from ..desired.planner import Machine, Observed, RunOn, Targets, WaitFor, plan
 from .plan import ClusterPlan, NodePlan
-from .supervisor import Supervisor, Target
+from .supervisor import Launcher, Supervisor, Target
 
 if TYPE_CHECKING:
     from ..coordinator.office import Office
@@ -50,12 +50,6 @@ class MachineWatch(Protocol):
     async def close(self) -> None: ...
 
 
-class Eraser(Protocol):
-    """Empties directories of retired bookies."""
-
-    async def erase(self, node: NodePlan) -> None: ...
-
-
 class OneMachine:
     """The watch of an embedded cluster: one machine, always."""
 
@@ -80,13 +74,13 @@ class Reconciler(Generic[Handle]):
         plan: ClusterPlan,
         supervisor: Supervisor[Handle],
         machines: MachineWatch,
-        eraser: Eraser,
+        launcher: Launcher[Handle],
     ) -> None:
         self._env = env
         self._plan = plan
         self._supervisor = supervisor
         self._machines = machines
-        self._eraser = eraser
+        self._launcher = launcher
         self._office: Office | None = None
         self._ended: dict[str, str | None] = {}
         """Members that a drain has ended, and the Ray node on which each ran; None for one that ran nowhere."""
@@ -175,7 +169,7 @@ class Reconciler(Generic[Handle]):
         reason = ""
         for _ in range(ERASE_TRIES):
             try:
-                await self._eraser.erase(node)
+                await self._launcher.erase(node)
             except Exception as error:  # whatever it is, the bookie is retired
                 reason = f"{node.directory} on {node.machine} could not be removed: {error}. Remove it by hand"
             else:

@@ -67,6 +67,10 @@ class Launcher(Protocol[Handle]):
         """End the process; no error if it is gone."""
         ...
 
+    async def erase(self, node: NodePlan) -> None:
+        """Remove the directory of a retired bookie, on its machine."""
+        ...
+
 
 class NodeState(StrEnum):
     STARTING = "starting"

@@ -13,14 +13,14 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar, cast
 
 from ...protocol.errors import ClusterError, MagnetarError
 from ...runtime.files import make_private_directory, open_private
-from ...runtime.ray_calls import Answer, RayNode, ask, draining_nodes, own_node_id, ray_nodes, remote, wait_for
+from ...runtime.ray_calls import RayNode, ask, draining_nodes, own_node_id, ray_nodes, remote, wait_for
 from ..desired.planner import CookieFound, Machine
 
 logger = logging.getLogger(__name__)
@@ -304,10 +304,10 @@ def on_nodes(nodes: Sequence[str], function: Callable[P, T], *args: P.args, **kw
         raise ClusterError(f"the data directories of some Ray nodes could not be read: {error}") from error
 
 
-def _begin_on(nodes: Sequence[str], function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[Answer[T]]:
+def _begin_on(nodes: Sequence[str], function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> list[Awaitable[T]]:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    answers: list[Answer[T]] = []
+    answers: list[Awaitable[T]] = []
     for node in nodes:
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         answers.append(remote(function, num_cpus=0, scheduling_strategy=strategy).remote(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""Slots, the unit in which brokers own topics: who owns which, decided and stored by the coordinator.
+"""Slots, the unit in which brokers own topics: the table of who owns which, its stored pages, and what lies in each.
 
-It knows neither connections nor topics. `docs/design/architecture.md` has the whole picture.
+Left to others: deciding (`coordinator.placement`). `docs/design/architecture.md` has the whole picture.
 """

@@ -33,11 +33,11 @@ import tempfile
 import time
 import urllib.request
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -45,10 +45,10 @@ from rich.table import Table
 
 from ...protocol.errors import ClusterError, SparkUnavailable
 from ...protocol.names import actor_name, broker_id
-from ...runtime.ray_calls import Answer, RemoteMethod, ask, find_actor, kill_actor, remote, wait_for
+from ...runtime.ray_calls import ask, find_actor, kill_actor, remote, start_actor, wait_for
 from ..planning import read_settings
 from ..preparing import StartOptions
-from ..ray_cluster import RayCluster, find_on_ray, start_on_ray
+from ..ray_cluster import RayCluster, find_on_ray, process_id, start_on_ray
 from . import picture
 from . import tasks as demo_tasks
 from .flights import FLIGHTS, FlightIdentity, flights
@@ -67,13 +67,6 @@ PANDAS = [sys.executable, "-P", "-m", "magnetar.cluster.demo.flights"]
 
 LOG_NAME = "libraries.log"
 PICTURE_NAME = "demo.png"
-
-
-class _Process(Protocol):
-    """The actor of a process of the cluster."""
-
-    @property
-    def process_id(self) -> RemoteMethod[[], int]: ...
 
 
 @dataclass
@@ -185,17 +178,17 @@ def _run(scene: Scene, outcome: DemoOutcome) -> None:
 
 def _publish(scene: Scene, shown: Progress, outcome: DemoOutcome) -> None:
     bar = shown.add_task("publish from Ray tasks", total=FLIGHTS, note="")
-    progress: demo_tasks.ProgressHandle = remote(demo_tasks.Progress, num_cpus=0).remote()
+    progress = start_actor(demo_tasks.Progress, {"num_cpus": 0})
     task = remote(demo_tasks.publish, num_cpus=0.5)
     begin = time.perf_counter()
-    running: list[Answer[demo_tasks.Outcome]] = [
+    running: list[Awaitable[demo_tasks.Outcome]] = [
         task.remote(scene.topic, part, PUBLISHERS, progress) for part in range(PUBLISHERS)
     ]
     killed = ""
     pending = running
     while pending:
         pending = wait_for(pending, POLL_S)
-        done, in_flight = ask(progress.totals.remote())
+        done, in_flight = ask(progress.totals())
         outcome.published.append(Published(_since(begin), done))
         shown.update(bar, completed=done, note=killed)
         if not killed and done >= FLIGHTS // 2 and in_flight:
@@ -225,11 +218,10 @@ def _kill_an_owner(scene: Scene) -> str:
         owners.setdefault(answer["brokerUrl"], []).append(partition)
     url, partitions = next(iter(owners.items()))
     name = broker_id(scene.cluster.service_urls.index(url) + 1)
-    broker: _Process = find_actor(actor_name(name))
     if scene.joined:
-        kill_actor(broker)
+        kill_actor(find_actor(actor_name(name)))
     else:
-        os.kill(ask(broker.process_id.remote()), signal.SIGKILL)
+        os.kill(process_id(name), signal.SIGKILL)
     return f"{name} (partitions {', '.join(map(str, partitions))})"
 
 
@@ -238,17 +230,17 @@ def _kill_an_owner(scene: Scene) -> str:
 
 def _consume(topic: str, expected: "Counter[FlightIdentity]", shown: Progress, outcome: DemoOutcome) -> None:
     bar = shown.add_task("consume, Shared, in Ray tasks", total=FLIGHTS, note="")
-    progress: demo_tasks.ProgressHandle = remote(demo_tasks.Progress, num_cpus=0).remote()
+    progress = start_actor(demo_tasks.Progress, {"num_cpus": 0})
     task = remote(demo_tasks.consume, num_cpus=0.5)
     begin = time.perf_counter()
     seconds = 0.0
-    running: list[Answer[list[FlightIdentity]]] = [
+    running: list[Awaitable[list[FlightIdentity]]] = [
         task.remote(topic, "workers", number, FLIGHTS, progress) for number in range(CONSUMERS)
     ]
     pending = running
     while pending:
         pending = wait_for(pending, POLL_S)
-        done, _ = ask(progress.totals.remote())
+        done, _ = ask(progress.totals())
         if not seconds:
             outcome.consumed.append(Published(_since(begin), min(done, FLIGHTS)))
         if done >= FLIGHTS and not seconds:

@@ -2,12 +2,12 @@
 
 import time
 from collections import Counter
-from typing import Protocol, TypedDict
+from typing import TypedDict
 
 from ...client.consuming.messages import Messages
 from ...client.core.configuration import ConsumerType, InitialPosition
 from ...protocol.errors import Timeout
-from ...runtime.ray_calls import RemoteMethod, ask
+from ...runtime.ray_calls import ask
 from .flights import FlightIdentity, flights, identify
 
 REPORT_EVERY_S = 0.1
@@ -26,34 +26,25 @@ class Outcome(TypedDict):
     failures: list[str]
 
 
-class ProgressHandle(Protocol):
-    """A `Progress` as Ray's actor."""
-
-    @property
-    def report(self) -> RemoteMethod[..., int]: ...
-    @property
-    def totals(self) -> RemoteMethod[[], tuple[int, int]]: ...
-
-
 class Progress:
-    """Counts of all tasks, by task."""
+    """Counts of all tasks, by task. An actor."""
 
     def __init__(self) -> None:
         self._done: dict[str, int] = {}
         self._pending: dict[str, int] = {}
 
-    def report(self, task: str, done: int, pending: int = 0) -> int:
+    async def report(self, task: str, done: int, pending: int = 0) -> int:
         """Take a task's counts; returns what all tasks have done together."""
         self._done[task] = done
         self._pending[task] = pending
         return sum(self._done.values())
 
-    def totals(self) -> tuple[int, int]:
+    async def totals(self) -> tuple[int, int]:
         """(done, pending) of all tasks."""
         return sum(self._done.values()), sum(self._pending.values())
 
 
-def publish(topic: str, part: int, parts: int, progress: ProgressHandle) -> Outcome:
+def publish(topic: str, part: int, parts: int, progress: Progress) -> Outcome:
     """Publish one share of the flights; every receipt is counted by its own callback."""
     from ...client.blocking.client import Client
     from ...client.core.results import Result
@@ -87,17 +78,15 @@ def publish(topic: str, part: int, parts: int, progress: ProgressHandle) -> Outc
         now = time.perf_counter()
         if now >= next_report:
             next_report = now + REPORT_EVERY_S
-            progress.report.remote(name, received, sent - received)
+            _ = progress.report(name, received, sent - received)
     producer.flush()
     seconds = time.perf_counter() - begin
     producer.close()
-    ask(progress.report.remote(name, received, 0))
+    ask(progress.report(name, received, 0))
     return {"sent": sent, "received": received, "seconds": seconds, "failures": failures[:5]}
 
 
-def consume(
-    topic: str, subscription: str, number: int, expected: int, progress: ProgressHandle
-) -> list[FlightIdentity]:
+def consume(topic: str, subscription: str, number: int, expected: int, progress: Progress) -> list[FlightIdentity]:
     """Consume until all consumers together have seen `expected` different messages and nothing more comes."""
     from ...client.blocking.client import Client
 
@@ -125,7 +114,7 @@ def consume(
         if messages:
             consumer.acknowledge_many(messages)
             last = now
-        total = ask(progress.report.remote(name, len(seen)))
+        total = ask(progress.report(name, len(seen)))
         if now - last > (IDLE_END_S if total >= expected else IDLE_FAIL_S):
             break
     consumer.close()

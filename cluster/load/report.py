@@ -5,13 +5,17 @@ Latencies are kept in HDR histograms, one of the last interval and one of the wh
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import IO, Protocol, cast
+from typing import IO, TYPE_CHECKING
 
 from ...protocol.errors import ClusterError
 from ..terminal.pacing import beside
+
+if TYPE_CHECKING:
+    from hdrh.histogram import HdrHistogram
+    from hdrh.log import HistogramLogWriter
 
 LATENCY_MAX_US = 120_000_000
 """Longer latencies count as this one."""
@@ -37,29 +41,6 @@ class LatencyFigures:
             return "Latency: none recorded"
         quantiles = "".join(f" - {name}: {value:.3f}" for name, value in self.quantiles_ms.items())
         return f"Latency: mean: {self.mean_ms:.3f} ms{quantiles} - Max: {self.max_ms:.3f}"
-
-
-class Histogram(Protocol):
-    """What is used of the library, which has no types."""
-
-    def record_value(self, value: int, count: int) -> bool: ...
-    def add(self, other_hist: "Histogram") -> None: ...
-    def get_total_count(self) -> int: ...
-    def get_mean_value(self) -> float: ...
-    def get_max_value(self) -> int: ...
-    def get_percentile_to_value_dict(self, percentile_list: Sequence[float]) -> dict[float, int]: ...
-    def set_start_time_stamp(self, time_stamp_msec: float) -> None: ...
-    def set_end_time_stamp(self, time_stamp_msec: float) -> None: ...
-
-
-class LogWriter(Protocol):
-    """The same of its log."""
-
-    def output_log_format_version(self) -> None: ...
-    def output_comment(self, comment: str) -> None: ...
-    def output_base_time(self, base_time_msec: float) -> None: ...
-    def output_legend(self) -> None: ...
-    def output_interval_histogram(self, histogram: Histogram, *, max_value_unit_ratio: float) -> None: ...
 
 
 class LatencyRecorder:
@@ -100,20 +81,20 @@ class LatencyRecorder:
         return [(percent, value / 1000) for percent, value in found.items()]
 
 
-def _histogram() -> Histogram:
+def _histogram() -> "HdrHistogram":
     try:
-        from hdrh.histogram import HdrHistogram  # pyright: ignore[reportMissingTypeStubs]
+        from hdrh.histogram import HdrHistogram
     except ImportError as error:
         raise ClusterError("magnetar perf needs hdrhistogram: run `pip install hdrhistogram`") from error
-    return cast("Callable[[int, int, int], Histogram]", HdrHistogram)(1, LATENCY_MAX_US, SIGNIFICANT_DIGITS)
+    return HdrHistogram(1, LATENCY_MAX_US, SIGNIFICANT_DIGITS)
 
 
-def _log_writer(file: IO[str] | None, started_s: float) -> LogWriter | None:
+def _log_writer(file: IO[str] | None, started_s: float) -> "HistogramLogWriter | None":
     if file is None:
         return None
-    from hdrh.log import HistogramLogWriter  # pyright: ignore[reportMissingTypeStubs]
+    from hdrh.log import HistogramLogWriter
 
-    writer = cast("Callable[[IO[str]], LogWriter]", HistogramLogWriter)(file)
+    writer = HistogramLogWriter(file)
     writer.output_log_format_version()
     # The library's own method fails for a start time.
     writer.output_comment(f"[StartTime: {started_s:f} (seconds since epoch)]")
@@ -122,7 +103,7 @@ def _log_writer(file: IO[str] | None, started_s: float) -> LogWriter | None:
     return writer
 
 
-def _latencies(histogram: Histogram) -> LatencyFigures:
+def _latencies(histogram: "HdrHistogram") -> LatencyFigures:
     count = histogram.get_total_count()
     if not count:
         return LatencyFigures(0, 0.0, dict.fromkeys(QUANTILES, 0.0), 0.0)

@@ -9,7 +9,6 @@ refused, an unknown peer could lock out members with a few silent connections. P
 """
 
 import asyncio
-from typing import Generic, Protocol, TypeVar
 
 from ...protocol.errors import HandshakeRefused
 from ..environment import Environment
@@ -20,26 +19,15 @@ UNAUTHENTICATED_CONNECTIONS_MAX = 256
 CONNECTIONS_MAX = 8192
 
 
-class Abortable(Protocol):
-    """What the oldest connection needs."""
-
-    def fail(self, error: BaseException) -> None:
-        """End at once."""
-        ...
-
-
-C = TypeVar("C", bound=Abortable)
-
-
-class Admission(Generic[C]):
+class Admission:
     """The connections of one server."""
 
     def __init__(self) -> None:
-        self.connections: dict[C, None] = {}
+        self.connections: dict[RpcConnection, None] = {}
         """All of them, in the order of arrival."""
-        self.unauthenticated: dict[C, None] = {}
+        self.unauthenticated: dict[RpcConnection, None] = {}
 
-    def arrived(self, connection: C) -> None:
+    def arrived(self, connection: RpcConnection) -> None:
         """A connection was accepted, and its handshake begins."""
         if len(self.unauthenticated) >= UNAUTHENTICATED_CONNECTIONS_MAX:
             oldest = next(iter(self.unauthenticated))
@@ -52,11 +40,11 @@ class Admission(Generic[C]):
         if len(self.connections) - len(self.unauthenticated) >= CONNECTIONS_MAX:
             raise HandshakeRefused(f"this process already has {CONNECTIONS_MAX} internal connections, its maximum")
 
-    def authenticated(self, connection: C) -> None:
+    def authenticated(self, connection: RpcConnection) -> None:
         """A connection has proven itself."""
         self.unauthenticated.pop(connection, None)
 
-    def left(self, connection: C) -> None:
+    def left(self, connection: RpcConnection) -> None:
         """A connection has ended."""
         self.connections.pop(connection, None)
         self.unauthenticated.pop(connection, None)
@@ -69,7 +57,7 @@ class RpcServer:
         self, env: Environment, identity: Identity, keys: Keys, service: RpcService, *, frame_size_max: int
     ) -> None:
         self.identity = identity
-        self._admission: Admission[RpcConnection] = Admission()
+        self._admission = Admission()
         self._env = env
         self._keys = keys
         self._service = service

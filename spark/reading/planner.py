@@ -37,7 +37,7 @@ from ...protocol.topics import TopicName
 from ...runtime import retry
 from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
-from ...runtime.ray_calls import RemoteMethod, find_actor
+from ...runtime.ray_calls import find_actor
 from ...runtime.rpc.connection import Locate, RpcConnection, rpc_connect
 from ...runtime.rpc.keys import Identity, ReadCredentials
 from ...runtime.tasks import Tasks
@@ -67,36 +67,34 @@ MOVING = (StaleEpoch, LedgerFenced, AlreadyClosed)
 class ReadingCoordinator(Protocol):
     """What a bulk read asks of the coordinator's actor."""
 
-    @property
-    def address(self) -> RemoteMethod[[], tuple[str, int]]: ...
-    @property
-    def read_credentials(self) -> RemoteMethod[[], ReadCredentials]: ...
+    async def address(self) -> tuple[str, int]: ...
+    async def read_credentials(self) -> ReadCredentials: ...
 
 
 async def cluster_access() -> ClusterAccess:
     """What the cluster on this process's Ray gives to bulk readers. Raises ClusterError when there is none."""
-    given = await _ask_coordinator(lambda actor: actor.read_credentials)
+    given = await _ask_coordinator(lambda actor: actor.read_credentials())
     return ClusterAccess(given["cluster_id"], given["keys"], given["coordinator"])
 
 
 async def locate_coordinator() -> tuple[str, int]:
     """Where the coordinator listens now. Raises ClusterError, CoordinatorUnavailable."""
-    return await _ask_coordinator(lambda actor: actor.address)
+    return await _ask_coordinator(lambda actor: actor.address())
 
 
-async def _ask_coordinator(method: Callable[[ReadingCoordinator], RemoteMethod[[], T]]) -> T:
+async def _ask_coordinator(question: Callable[[ReadingCoordinator], Awaitable[T]]) -> T:
     import ray
     from ray.exceptions import RayError
 
     if not ray.is_initialized():  # else Ray would start one: also at the end of a program, when a pin is removed
         raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
     try:
-        handle: ReadingCoordinator = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
+        actor: ReadingCoordinator = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
     except ValueError as error:
         raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
     try:
         async with asyncio.timeout(LOCATE_TIMEOUT_S):
-            return await method(handle).remote()
+            return await question(actor)
     except (TimeoutError, RayError) as error:
         raise CoordinatorUnavailable(f"the coordinator's actor does not answer: {error}") from error
 

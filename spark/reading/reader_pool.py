@@ -14,12 +14,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from ...protocol.errors import ClusterError, MagnetarError, is_retriable
 from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
-from ...runtime.ray_calls import RemoteMethod, kill_actor, ray_nodes, remote
+from ...runtime.ray_calls import kill_actor, ray_nodes, start_actor
 from ...storage.ledger.bookie_directory import BookieInfo
 from .progress import ReadProgress
 from .range_reader import Block, ClusterAccess, RangeReaderActor
@@ -39,18 +38,11 @@ LocateBookies = Callable[[], Awaitable[Sequence[BookieInfo]]]
 """Where the bookies listen now; the last known addresses if the coordinator does not answer."""
 
 
-class ReaderHandle(Protocol):
-    """A `RangeReaderActor`, as Ray calls it."""
-
-    @property
-    def read(self) -> RemoteMethod[[ReadSplit, Sequence[BookieInfo]], list[Block]]: ...
-
-
 class PlacedReader:
     """One actor and the address of its node."""
 
-    def __init__(self, handle: ReaderHandle, host: str) -> None:
-        self.handle = handle
+    def __init__(self, actor: RangeReaderActor, host: str) -> None:
+        self.actor = actor
         self.host = host
 
     async def read(self, split: ReadSplit, bookies: Sequence[BookieInfo]) -> list[Block]:
@@ -58,7 +50,7 @@ class PlacedReader:
         from ray.exceptions import RayActorError, RayTaskError
 
         try:
-            return await self.handle.read.remote(split, bookies)
+            return await self.actor.read(split, bookies)
         except RayTaskError as error:
             if isinstance(error.cause, MagnetarError):
                 raise error.cause from None
@@ -89,8 +81,8 @@ class ReaderPool:
                     "max_concurrency": SPLITS_PER_READER_UNDER_WAY,
                     "scheduling_strategy": NodeAffinitySchedulingStrategy(node["NodeID"], soft=False),
                 }
-                handle: ReaderHandle = remote(RangeReaderActor, **options).remote(access)
-                readers.append(PlacedReader(handle, node["NodeManagerAddress"]))
+                actor = start_actor(RangeReaderActor, options, access)
+                readers.append(PlacedReader(actor, node["NodeManagerAddress"]))
         if not readers:
             raise ClusterError("no node of Ray has a free CPU for a reader: add CPUs")
         return cls(readers)
@@ -142,7 +134,7 @@ class ReaderPool:
 
         if ray.is_initialized():
             for reader in self.readers:
-                kill_actor(reader.handle)
+                kill_actor(reader.actor)
         self.readers.clear()
 
 

@@ -14,7 +14,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ...protocol.bookie_wire import (
     BookieOp,
@@ -30,7 +30,7 @@ from ...protocol.errors import BookieUnavailable, EntryUnknown, MagnetarError
 from ...protocol.rpc_frames import STATUS_DISCONNECTED
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
-from ...runtime.rpc.connection import ResponseCallback, rpc_connect
+from ...runtime.rpc.connection import ResponseCallback, RpcConnection, rpc_connect
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
@@ -48,18 +48,7 @@ OVERLOADED_RETRY_S = 0.05
 """A bookie that answers OVERLOADED gets the entry again after this time."""
 
 
-class BookieConnection(Protocol):
-    """What is used of an RpcConnection; tests put bookies in memory behind it."""
-
-    closed: bool
-    on_close: list[Callable[["BookieConnection"], None]]
-
-    def request(self, op: int, parts: Sequence[bytes], callback: ResponseCallback) -> None: ...
-    def close(self, error: BaseException | None = None) -> None: ...
-    async def wait_closed(self) -> None: ...
-
-
-Connect = Callable[[BookieInfo], Awaitable[BookieConnection]]
+Connect = Callable[[BookieInfo], Awaitable[RpcConnection]]
 
 
 class ReadAnswer(NamedTuple):
@@ -95,7 +84,7 @@ class _Channel:
     def __init__(self, bookie_id: str, backoff: Backoff) -> None:
         self.bookie_id = bookie_id
         self.state = ChannelState.IDLE
-        self.connection: BookieConnection | None = None
+        self.connection: RpcConnection | None = None
         self.address: tuple[str, int] | None = None
         self.waiting: list[tuple[int, Sequence[bytes], ResponseCallback]] = []
         self.backoff = backoff
@@ -221,7 +210,7 @@ class BookieClient:
         self._closed = True
         self.directory.on_change.remove(self._directory_changed)
         self.lost.close()
-        closing: list[BookieConnection] = []
+        closing: list[RpcConnection] = []
         for channel in self._channels.values():
             if channel.retry is not None:
                 channel.retry.cancel()
@@ -315,8 +304,8 @@ class BookieClient:
         for listener in list(self.on_usable):
             listener()
 
-    async def _connect_rpc(self, info: BookieInfo) -> BookieConnection:
-        return await rpc_connect(  # pyright: ignore[reportReturnType] (its on_close takes the narrower type)
+    async def _connect_rpc(self, info: BookieInfo) -> RpcConnection:
+        return await rpc_connect(
             self._env,
             info.host,
             info.port,
@@ -327,7 +316,7 @@ class BookieClient:
             timeout_s=CONNECT_TIMEOUT_S,
         )
 
-    def _connection_closed(self, channel: _Channel, connection: BookieConnection) -> None:
+    def _connection_closed(self, channel: _Channel, connection: RpcConnection) -> None:
         if channel.connection is connection:
             channel.connection = None
             self._lost(channel)

@@ -20,7 +20,7 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from ...protocol.entries import parse_metadata
 from ...protocol.errors import MagnetarError, NoSuchEntry
@@ -28,6 +28,9 @@ from ...protocol.message_id import Position
 from ...runtime.environment import Clock
 from .chain import LedgerChain, LedgerInfo
 from .chain_reader import ChainReads
+
+if TYPE_CHECKING:
+    from .managed_ledger import ManagedLedger
 
 logger = logging.getLogger(__name__)
 
@@ -212,24 +215,13 @@ def _at(chain: LedgerChain, first: Position, index: int) -> Position | None:
     return None
 
 
-class StoredEntries(Protocol):
-    """What is asked for the last message: the managed ledger."""
-
-    @property
-    def last_confirmed(self) -> Position: ...
-
-    async def read(
-        self, first: Position, entries_max: int, bytes_max: int, upto: Position | None = None
-    ) -> list[tuple[Position, bytes]]: ...
-
-
 class LastPublish:
     """When a topic got its last message: noted as entries become durable, and read from the last one after a load.
 
     `at_ms` is 0 while it is not known, and for a topic without messages.
     """
 
-    def __init__(self, ledger: StoredEntries) -> None:
+    def __init__(self, ledger: "ManagedLedger") -> None:
         self.at_ms = 0
         self._ledger = ledger
         self._position = ledger.last_confirmed

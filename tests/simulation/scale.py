@@ -20,9 +20,9 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from magnetar.actors.coordinator.membership import Membership, Session
+from magnetar.actors.coordinator.placement import SlotPlacement
 from magnetar.actors.members.coordinator_link import SlotView, ViewState
 from magnetar.actors.slots.contents import SlotContents
-from magnetar.actors.slots.placement import SlotPlacement
 from magnetar.protocol.names import ROLE_BROKER
 from magnetar.protocol.slots import SLOTS_DEFAULT
 from magnetar.runtime.environment import Environment

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.balancing.balancer import LoadBalancer
+from magnetar.actors.coordinator.load_balancer import LoadBalancer
 from magnetar.actors.coordinator.rebalancing import Rebalancer
 from magnetar.protocol.load_figures import LoadReport
 from magnetar.runtime.settings.declarations import Settings
@@ -43,7 +43,7 @@ class BalanceWatch:
 
         def taken(balancer: LoadBalancer, broker: str, report: LoadReport) -> None:
             taking(balancer, broker, report)
-            self.was_reported(balancer._mover, broker, report.interval_s)
+            self.was_reported(balancer._rebalancer, broker, report.interval_s)
 
         async def watched(rebalancer: Rebalancer, choose: Callable[[], Mapping[str, str]]) -> None:
             def choosing() -> Mapping[str, str]:

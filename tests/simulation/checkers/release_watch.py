@@ -13,8 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from magnetar.actors.broker.service import BrokerService
+from magnetar.actors.coordinator.placement import SlotPlacement
 from magnetar.actors.members.peer_calls import MemberCalls
-from magnetar.actors.slots.placement import SlotPlacement
 from magnetar.protocol.names import ROLE_BROKER
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner

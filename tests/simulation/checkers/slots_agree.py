@@ -4,8 +4,8 @@ Every slot, and every topic that moved alone, ends with an owner that is alive. 
 """
 
 from magnetar.actors.broker.service import BrokerService
+from magnetar.actors.coordinator.placement import SlotPlacement
 from magnetar.actors.coordinator.service import CoordinatorService
-from magnetar.actors.slots.placement import SlotPlacement
 from magnetar.protocol.topics import TopicName
 
 from ..world.cluster import SimCluster

@@ -2,7 +2,8 @@
 
 from contextlib import ExitStack
 
-from magnetar.actors.balancing.balancer import LoadAverages, LoadBalancer
+from magnetar.actors.balancing.averages import LoadAverages
+from magnetar.actors.coordinator.load_balancer import LoadBalancer
 
 from .mutant import Mutant, replace
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace as replaced
 
-from magnetar.actors.desired.drains import Drains
+from magnetar.actors.coordinator.drains import Drains
 from magnetar.actors.desired.state import DesiredMembers
 from magnetar.actors.processes.reconciler import Reconciler
 

@@ -5,9 +5,10 @@ from contextlib import ExitStack
 
 from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.coordinator.member_lists import MemberLists
+from magnetar.actors.coordinator.placement import SlotPlacement, SlotWishes
 from magnetar.actors.coordinator.rebalancing import Rebalancer
 from magnetar.actors.members.coordinator_link import CoordinatorClient
-from magnetar.actors.slots.placement import SlotPages, SlotPlacement, SlotWishes
+from magnetar.actors.slots.pages import SlotPages
 from magnetar.storage.metadata.slot_rows import SlotRows
 
 from .mutant import Mutant, replace

@@ -15,7 +15,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from magnetar.actors.desired.methods import DesiredMethods
+from magnetar.actors.coordinator.desired_methods import DesiredMethods
 
 from ..checkers.history import History
 from ..checkers.retirement_watch import RetirementWatch

@@ -169,7 +169,7 @@ class LedgerWorld(SimCluster):
 
 
 class Link:
-    """What a bookie has in place of a coordinator (`actors.bookie.service.Coordinator`)."""
+    """What a bookie has in place of a `CoordinatorClient`."""
 
     def __init__(self, world: LedgerWorld, process: Process, store: SimMetadataStore) -> None:
         self.process = process

@@ -78,11 +78,11 @@ class Driver:
 
     def process_id(self, process: str) -> int:
         """The id that a process of the cluster has on its host."""
-        return ask(find_actor(actor_name(process)).process_id.remote(), ANSWER_S)
+        return ask(find_actor(actor_name(process)).process_id(), ANSWER_S)
 
     def actor_id(self, process: str) -> str:
         """Another one after the actor was made anew."""
-        return str(find_actor(actor_name(process))._actor_id.hex())
+        return str(find_actor(actor_name(process)).ray_handle._actor_id.hex())
 
     def missing_copies(self, copies: int) -> list[Any]:
         """See `support.checks.replicas`."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.actors.balancing.balancer import LoadAverages
+from magnetar.actors.balancing.averages import LoadAverages
 from magnetar.protocol.load_figures import LoadReport, Rates, UnitRates
 
 A, B = "broker-1", "broker-2"

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from magnetar.actors.balancing.balancer import LoadAverages
+from magnetar.actors.balancing.averages import LoadAverages
 from magnetar.actors.balancing.planner import PlanLimits, plan
 from magnetar.protocol.load_figures import LoadReport, Rates, UnitRates
 

@@ -15,7 +15,7 @@ States of a slot, and what ends each:
 | held | alive or not | `unhold`: the slot is looked at again |
 | orphaned | not alive | a round places it; while the coordinator is young it waits, as the owner may come back |
 
-`SlotPages` stores the pages and knows which of them are doubtful. Doubts end before anything else is written.
+`slots.pages` stores the pages and knows which of them are doubtful. Doubts end before anything else is written.
 
 Invariants:
 
@@ -36,48 +36,22 @@ round, never the task.
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
-from ...protocol.slots import PAGES, page_of, slot_of, slots_of_page
+from ...protocol.slots import page_of, slot_of, slots_of_page
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
-from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.epoch_guard import EpochMetadataStore
-from ...storage.metadata.slot_rows import EPOCH_SHIFT, EXCEPTIONS_PER_PAGE_MAX, SlotEntry, SlotOwner, SlotPage, SlotRows
-from ...storage.metadata.store import Write
-from .table import SlotTable
+from ...storage.metadata.slot_rows import EXCEPTIONS_PER_PAGE_MAX, SlotEntry, SlotOwner, SlotRows
+from ..slots.pages import SlotPages
+from ..slots.table import SlotTable
+from .membership import Membership
 
 logger = logging.getLogger(__name__)
-
-
-class LiveBroker(Protocol):
-    """A broker with a session."""
-
-    @property
-    def node_id(self) -> str: ...
-    @property
-    def incarnation(self) -> str: ...
-
-
-class BrokerSessions(Protocol):
-    """What placement asks about brokers."""
-
-    @property
-    def in_grace(self) -> bool:
-        """Whether a missing broker may simply not have come back yet."""
-        ...
-
-    def takers(self) -> Sequence[LiveBroker]:
-        """Those that slots may go to: not those that are being drained, as long as there are others."""
-        ...
-
-    def is_alive(self, role: str, node_id: str, incarnation: str) -> bool: ...
-    def has_ended(self, node_id: str, incarnation: str) -> bool: ...
 
 
 class SlotWork:
@@ -95,136 +69,13 @@ class SlotWork:
         self.topics.update(dict.fromkeys(topics))
 
 
-class SlotPages:
-    """The stored pages of slots, and the table that is what they say.
-
-    States of a page: *certain* (the table has what the store has) → *under way* (a write was sent) → certain, by the
-    answer; or *doubtful*, when the answer was an error or stayed out. A doubt ends with `end_doubts`: the page is read
-    again. If it still has the version from before, it is written again as it is. The new version keeps a late write
-    from landing.
-
-    Only one of `read`, `write` and `end_doubts` may be under way; the caller sees to that. What each changes in the
-    table is told under the next number, in the step in which the table changes. Nothing is told that is not stored.
-
-    `tell(number, changes)` is told of every change.
-    """
-
-    def __init__(self, store: EpochMetadataStore, slots: int, tell: Callable[[int, SlotRows], None]) -> None:
-        self.table = SlotTable(slots)
-        self.number = 0
-        """Of the last change that was told."""
-        self.certain = asyncio.Event()
-        """Set by the caller when no page is doubtful and nothing is to be repeated; cleared here by each write."""
-        self.certain.set()
-        self._store = store
-        self._tell = tell
-        self._versions: list[int | None] = [None] * PAGES
-        self._doubtful: dict[int, None] = {}
-        self._next_epoch = store.epoch << EPOCH_SHIFT
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether the table may not be what the store says."""
-        return bool(self._doubtful)
-
-    def take_epoch(self) -> int:
-        """Greater than every epoch before, of this coordinator and of all before it."""
-        self._next_epoch += 1
-        return self._next_epoch
-
-    async def read(self) -> None:
-        """Read all pages, as the first thing: no write of an earlier coordinator can land since this one took office.
-
-        Raises MetadataUnavailable, MetadataError (a page cannot be decoded).
-        """
-        await self._read(range(PAGES))
-
-    async def write(self, entries: Mapping[int, SlotEntry], exceptions: Mapping[str, SlotEntry]) -> None:
-        """Store these owners, page by page in one transaction. An exception without owner ends.
-
-        Pages that could not be written are doubtful then. Raises what the store raises: then all of them are.
-        """
-        own: dict[int, dict[int, SlotEntry]] = {}
-        alone: dict[int, dict[str, SlotEntry]] = {}
-        for slot, entry in entries.items():
-            own.setdefault(page_of(slot, self.table.slots), {})[slot] = entry
-        for topic, entry in exceptions.items():
-            slot = slot_of(TopicName.parse(topic), self.table.slots)
-            alone.setdefault(page_of(slot, self.table.slots), {})[topic] = entry
-        numbers = dict.fromkeys((*own, *alone))
-        await self._write([self.table.page(one, own.get(one, {}), alone.get(one, {})) for one in numbers])
-
-    async def end_doubts(self) -> None:
-        """See the module. Raises what the store raises; there may be doubts left, and it is to be called again."""
-        same = await self._read(list(self._doubtful))
-        self._versions = [same.get(number, version) for number, version in enumerate(self._versions)]
-        if same:
-            await self._write([self.table.page(number, {}, {}) for number in same])
-
-    async def _write(self, pages: Sequence[SlotPage]) -> None:
-        changes = _TableChanges(self.table)
-        self._doubtful.update(dict.fromkeys(page.number for page in pages))
-        self.certain.clear()
-        results = await self._store.write_many(
-            [Write(metadata_keys.slot_page(page.number), page.pack(), self._versions[page.number]) for page in pages]
-        )
-        for page, result in zip(pages, results, strict=True):
-            if isinstance(result, MagnetarError):
-                logger.warning("page %d of the slots could not be written and is read again: %s", page.number, result)
-            else:
-                self._stored(page, result, changes)
-        self._finish(changes)
-
-    async def _read(self, numbers: Iterable[int]) -> dict[int, int | None]:
-        """Take over what the store says about these pages. Returns those that are as they were, with their version."""
-        wanted = list(numbers)
-        records = await self._store.get_many([metadata_keys.slot_page(number) for number in wanted])
-        changes, same = _TableChanges(self.table), dict[int, int | None]()
-        try:
-            for number, record in zip(wanted, records, strict=True):
-                if record is not None and record.version != self._versions[number]:
-                    self._stored(SlotPage.unpack(record.value, number, self.table.slots), record.version, changes)
-                else:
-                    same[number] = record.version if record is not None else None
-        finally:  # also of a page that cannot be decoded: what came before it is in the table
-            self._finish(changes)
-        return same
-
-    def _stored(self, page: SlotPage, version: int, changes: "_TableChanges") -> None:
-        self._versions[page.number] = version
-        self._doubtful.pop(page.number, None)
-        for one in changes.take(page):
-            self._next_epoch = max(self._next_epoch, one.epoch)
-
-    def _finish(self, changes: "_TableChanges") -> None:
-        if changes.entries or changes.exceptions:
-            self.number += 1
-            self._tell(self.number, SlotRows(changes.entries, changes.exceptions))
-
-
-class _TableChanges:
-    """What one write or read of several pages changes in the table."""
-
-    def __init__(self, table: SlotTable) -> None:
-        self.entries: dict[int, SlotEntry] = {}
-        self.exceptions: dict[str, SlotEntry] = {}
-        self._table = table
-
-    def take(self, page: SlotPage) -> Iterable[SlotEntry]:
-        """Make a page the present one. Returns its new entries."""
-        rows = self._table.take(page)
-        self.entries.update(rows.entries)
-        self.exceptions.update(rows.exceptions)
-        return (*rows.entries.values(), *rows.exceptions.values())
-
-
 class SlotWishes:
     """What slots and topics shall do beside having a live owner, and the brokers that follow from all of that.
 
     Nothing is changed here but the wishes: `placement` stores what is chosen.
     """
 
-    def __init__(self, table: SlotTable, membership: BrokerSessions) -> None:
+    def __init__(self, table: SlotTable, membership: Membership) -> None:
         self.held: dict[int, int] = {}
         """Slots that stay as they are for now, and how many demand that."""
         self.forced: dict[int, str | None] = {}
@@ -327,7 +178,7 @@ class SlotPlacement:
         self,
         env: Environment,
         store: EpochMetadataStore,
-        membership: BrokerSessions,
+        membership: Membership,
         slots: int,
         push: Callable[[int, SlotRows], None],
         is_empty: Callable[[int], bool],

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from magnetar.actors.coordinator import placement as placement_module
 from magnetar.actors.coordinator.membership import Membership, Session
-from magnetar.actors.slots import placement as placement_module
-from magnetar.actors.slots.placement import SlotPlacement
+from magnetar.actors.coordinator.placement import SlotPlacement
 from magnetar.protocol.errors import ConditionFailed, MagnetarError, OutcomeUnknown, ServiceUnitNotReady, StaleEpoch
 from magnetar.protocol.names import ROLE_BROKER
 from magnetar.protocol.topics import TopicName

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from magnetar.actors.coordinator.membership import Membership, Session
+from magnetar.actors.coordinator.placement import SlotPlacement
 from magnetar.actors.slots.contents import SlotContents
-from magnetar.actors.slots.placement import SlotPlacement
 from magnetar.protocol.errors import MetadataUnavailable, NotAllowedError, OutcomeUnknown, ServiceUnitNotReady
 from magnetar.protocol.names import ROLE_BROKER
 from magnetar.protocol.slots import PAGES, slot_of

@@ -3,8 +3,8 @@
 from ...protocol.cluster_status import DesiredView
 from ...protocol.errors import ClusterError
 from ...runtime.rpc.connection import RpcConnection
+from ..desired.state import DesiredMembers
 from .drains import Drains
-from .state import DesiredMembers
 
 
 class DesiredMethods:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from magnetar.actors.desired.drains import Drains
+from magnetar.actors.coordinator.drains import Drains
 from magnetar.actors.desired.record import DesiredState
 from magnetar.actors.desired.state import DesiredMembers
 from magnetar.protocol.errors import MetadataUnavailable, NoSuchKey
@@ -260,7 +260,7 @@ async def test_a_bookie_drains_until_its_directory_and_its_cookie_are_gone(
 async def test_a_drain_ends_although_the_directory_is_left_and_says_why(
     members: Members, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("magnetar.actors.desired.drains.LEFT_OVER_MAX", 1)
+    monkeypatch.setattr("magnetar.actors.coordinator.drains.LEFT_OVER_MAX", 1)
     members.processes.reason = "its machine is away"
     await members.store.put(metadata_keys.bookie("bookie-9"), pack({"instance": "i"}), None)
     await members.start()

@@ -19,101 +19,16 @@ settled: the load of one moment would decide. A unit that moved before the resta
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Collection, Iterable, Mapping
 
 from ...protocol.errors import MagnetarError, ProtocolError
 from ...protocol.load_figures import UNITS_PER_REPORT_MAX, BrokerLoad, ClusterLoad, LoadReport
 from ...runtime.settings.declarations import Settings
-from .planner import Loads, PlanLimits, plan
+from ..balancing.averages import LoadAverages
+from ..balancing.planner import PlanLimits, plan
+from .rebalancing import Rebalancer
 
 logger = logging.getLogger(__name__)
-
-FORGOTTEN_BELOW = 0.01
-"""Entries per second."""
-SETTLED_FROM = 0.5
-"""The weight of all that was reported; in the long run it is 1."""
-
-
-class LoadAverages:
-    """Loads as exponential averages of what brokers report, so that a short peak moves nothing. Pure.
-
-    `history` is the share of an average that is left after `period_s` of reports of nothing. Everything begins at 0. So
-    a new unit, and every unit after the coordinator restarted, weighs little at first. The *shares* of units that began
-    together are right from the first report on, but at first they are those of a moment. `settled` says when enough has
-    been reported: a peak of one period then counts less than twice as much as in the long run.
-
-    An average belongs to the unit and not to its broker: after a move the new owner's reports continue it. A unit that
-    its broker does not name any longer falls, and is dropped when it is next to nothing. Thus no more units are held
-    than brokers name in some tens of reports.
-    """
-
-    def __init__(self, history: float, period_s: float) -> None:
-        self._history = history
-        self._period_s = period_s
-        self._held: dict[str, dict[str, float]] = {}
-        """By broker that named it last: unit → average."""
-        self._holders: dict[str, str] = {}
-        self._rest: dict[str, float] = {}
-        self._weights: dict[str, float] = {}
-        """By broker: the weight of its reports so far."""
-
-    def __len__(self) -> int:
-        return len(self._holders)
-
-    @property
-    def settled(self) -> bool:
-        """Whether reports have come for long enough. A broker that joins later begins with what it is given, and does
-        not change this."""
-        return any(weight >= SETTLED_FROM for weight in self._weights.values())
-
-    def take(self, broker: str, report: LoadReport, is_owner: Callable[[str], bool]) -> None:
-        """Count a report. What the broker names and does not own (any longer) is left out."""
-        kept = self._history ** (report.interval_s / self._period_s)
-        named = {one.unit: one.rates.load for one in report.heaviest if is_owner(one.unit)}
-        for unit in named:
-            self._hold(unit, broker)
-        held = self._held.setdefault(broker, {})
-        for unit, average in list(held.items()):
-            average = kept * average + (1 - kept) * named.get(unit, 0.0)
-            if average < FORGOTTEN_BELOW and unit not in named:
-                del held[unit], self._holders[unit]
-            else:
-                held[unit] = average
-        self._rest[broker] = kept * self._rest.get(broker, 0.0) + (1 - kept) * report.rest.load
-        self._weights[broker] = kept * self._weights.get(broker, 0.0) + 1 - kept
-
-    def keep_only(self, brokers: Collection[str]) -> None:
-        """Forget what other brokers reported; what they had is known again when its new owners report it."""
-        for broker in [broker for broker in self._held if broker not in brokers]:
-            for unit in self._held.pop(broker):
-                del self._holders[unit]
-            self._rest.pop(broker, None)
-            self._weights.pop(broker, None)
-
-    def loads(self, owner_of: Callable[[str], str | None]) -> Loads:
-        """All averages, each under the unit's present owner."""
-        units: dict[str, float] = {}
-        owners: dict[str, str] = {}
-        for held in self._held.values():
-            for unit, average in held.items():
-                owner = owner_of(unit)
-                if owner is not None:
-                    units[unit], owners[unit] = average, owner
-        return Loads(units, owners, dict(self._rest))
-
-    def of_reports(self) -> Mapping[str, float]:
-        """By broker: the average of what it reports."""
-        return {broker: sum(held.values()) + self._rest.get(broker, 0.0) for broker, held in self._held.items()}
-
-    def _hold(self, unit: str, broker: str) -> None:
-        holder = self._holders.get(unit)
-        if holder == broker:
-            return
-        average = self._held[holder].pop(unit) if holder is not None else 0.0
-        self._held.setdefault(broker, {})[unit] = average
-        self._holders[unit] = broker
-
 
 REPORTS_BEFORE = 3
 REPORTS_MISSED_MAX = 4
@@ -121,22 +36,6 @@ REPORTS_MISSED_MAX = 4
 REPORT_AGE_MIN_S = 1.0
 MOVES_REMEMBERED_MAX = 100_000
 """Of an operator who moves more topics than that within the grace period, the first ones are forgotten."""
-
-
-class UnitMover(Protocol):
-    """Knows who owns units, and moves them."""
-
-    def owner_of(self, unit: str) -> str | None:
-        """The broker that owns a unit; None where there is none."""
-        ...
-
-    def takers(self) -> Collection[str]:
-        """The brokers that take topics; none while it is too early to say."""
-        ...
-
-    def move_for_load(self, choose: Callable[[], Mapping[str, str]]) -> Awaitable[None]:
-        """Move what `choose` returns, unit → broker, when nothing else is being moved. It is called once, then."""
-        ...
 
 
 class _Reports:
@@ -151,9 +50,9 @@ class _Reports:
 class LoadBalancer:
     """See the module."""
 
-    def __init__(self, settings: Settings, mover: UnitMover) -> None:
+    def __init__(self, settings: Settings, rebalancer: Rebalancer) -> None:
         self.moves = 0
-        """Units that were given to the mover."""
+        """Units that were given to the rebalancer."""
         self.rounds = 0
         """Rounds in which something was to move."""
         self._enabled = settings.load_balancer_enabled and settings.load_shedding_enabled
@@ -164,7 +63,7 @@ class LoadBalancer:
             settings.load_threshold_percentage / 100, settings.load_least_entries_over_mean, settings.load_moves_max
         )
         self._averages = LoadAverages(settings.load_history_share, self._interval_s)
-        self._mover = mover
+        self._rebalancer = rebalancer
         self._reports: dict[str, _Reports] = {}
         self._moved_at: dict[str, float] = {}
 
@@ -173,7 +72,7 @@ class LoadBalancer:
     def take(self, broker: str, report: LoadReport) -> None:
         """Count the report of a live broker. Raises ProtocolError for an impossible one."""
         _check(broker, report)
-        self._averages.take(broker, report, lambda unit: self._mover.owner_of(unit) == broker)
+        self._averages.take(broker, report, lambda unit: self._rebalancer.owner_of(unit) == broker)
         reports = self._reports.setdefault(broker, _Reports())
         reports.count += 1
         reports.last, reports.at_s = report, asyncio.get_running_loop().time()
@@ -212,14 +111,14 @@ class LoadBalancer:
     async def balance(self) -> None:
         """One round."""
         self._forget_old()
-        if self._enabled and self._reported(self._mover.takers()):
-            await self._mover.move_for_load(self._choose)
+        if self._enabled and self._reported(self._rebalancer.takers()):
+            await self._rebalancer.move_for_load(self._choose)
 
     def _choose(self) -> Mapping[str, str]:
-        takers = self._mover.takers()
+        takers = self._rebalancer.takers()
         if not self._reported(takers):  # it may have changed while other moves were under way
             return {}
-        loads = self._averages.loads(self._mover.owner_of)
+        loads = self._averages.loads(self._rebalancer.owner_of)
         moves = plan(loads, takers, self._may_move, self._limits)
         if moves:
             now_s = asyncio.get_running_loop().time()

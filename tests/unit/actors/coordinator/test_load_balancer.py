@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from magnetar.actors.balancing import balancer as rounds
-from magnetar.actors.balancing.balancer import REPORTS_BEFORE, LoadBalancer
+from magnetar.actors.coordinator import load_balancer as rounds
+from magnetar.actors.coordinator.load_balancer import REPORTS_BEFORE, LoadBalancer
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.load_figures import UNITS_PER_REPORT_MAX, LoadReport, Rates, UnitRates
 from magnetar.runtime.settings.declarations import Settings

@@ -6,7 +6,7 @@ from ...protocol.errors import StaleEpoch
 from ...protocol.load_figures import ClusterLoad, LoadReport
 from ...protocol.names import ROLE_BROKER
 from ...runtime.rpc.connection import RpcConnection
-from .balancer import LoadBalancer
+from .load_balancer import LoadBalancer
 
 
 class LoadMethods:

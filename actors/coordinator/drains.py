@@ -35,7 +35,8 @@ from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.ledger_metadata import LedgerMetadata
 from ...storage.metadata.store import MetadataStore
-from .state import DesiredMembers
+from ..desired.state import DesiredMembers
+from .rebalancing import Rebalancer
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +45,6 @@ PASS_PAUSE_S = 0.5
 COUNTING_SHARE = 0.1
 LEFT_OVER_MAX = 100
 """Of directories that could not be emptied, those that were met last are known."""
-
-
-class BrokerEmptier(Protocol):
-    """Moves topics off a broker."""
-
-    async def empty(self, broker: str) -> int:
-        """Move some of its topics elsewhere; returns how many it still has."""
-        ...
 
 
 class ProcessEnds(Protocol):
@@ -73,12 +66,12 @@ class ProcessEnds(Protocol):
 class Drains:
     """See the module. Nothing ends and nothing is erased before `processes` is set. `close` ends it."""
 
-    def __init__(self, env: Environment, desired: DesiredMembers, store: MetadataStore, brokers: BrokerEmptier) -> None:
+    def __init__(self, env: Environment, desired: DesiredMembers, store: MetadataStore, rebalancer: Rebalancer) -> None:
         self.processes: ProcessEnds | None = None
         self._env = env
         self.desired = desired
         self._store = store
-        self._brokers = brokers
+        self._rebalancer = rebalancer
         self._views: dict[str, DrainView] = {}
         self._ended: dict[str, None] = {}
         self._wake = asyncio.Event()
@@ -144,7 +137,7 @@ class Drains:
         for member in [member for member in self._ended if member not in draining]:
             self._restore(member)
         for broker in filter(_is_broker, sorted(self.desired.emptied)):
-            left = await self._brokers.empty(broker)
+            left = await self._rebalancer.empty(broker)
             if broker in self._draining():
                 self._note(broker, left)
                 if not left and self.processes is not None:

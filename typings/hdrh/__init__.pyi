@@ -1,0 +1,1 @@
+"""What this repository uses of hdrhistogram, which brings no types of its own."""
