@@ -11,6 +11,7 @@ The records of slots are pages: `PAGES` of them, each with consecutive slots.
 """
 
 import zlib
+from typing import NamedTuple
 
 from .topics import TopicName
 
@@ -19,6 +20,22 @@ SLOTS_DEFAULT = 4096
 SLOTS_MAX = 1 << 16
 PAGES = 64
 SLOTS_MIN = PAGES
+
+
+class TopicGrant(NamedTuple):
+    """What the owner of a partition or plain topic needs to open it, as the coordinator says it to that owner only.
+
+    It is opened under `epoch`, and only while the record of the whole topic has this version (None: it has none).
+    `home_epoch` is that of its slot, or of its exception. The grant ends when that changes. `partitions` counts those
+    of the whole topic, 0: plain. Numbers grow with every grant, and with every release that the coordinator asks for.
+    """
+
+    topic: str
+    epoch: int
+    home_epoch: int
+    version: int | None
+    partitions: int
+    number: int
 
 
 def is_slot_count(slots: int) -> bool:

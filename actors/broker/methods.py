@@ -13,6 +13,7 @@ from ...protocol.bounds import NAME_MAX_BYTES, check_text
 from ...protocol.entries import message_count, parse_metadata
 from ...protocol.errors import ConflictError, InvalidConfiguration, NotAllowedError, ProtocolError, SubscriptionNotFound
 from ...protocol.schema_types import SchemaType
+from ...protocol.slots import TopicGrant
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import Handler, RpcConnection, RpcService
@@ -31,7 +32,6 @@ from ..members.contracts_broker import (
     SchemaRow,
     StoredEntry,
 )
-from ..members.contracts_coordinator import TopicGrant
 from ..schemas.definition import SchemaDefinition
 from ..schemas.registry import SchemaRegistry
 from ..topics.loaded_topics import Topic, Topics

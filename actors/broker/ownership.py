@@ -4,12 +4,9 @@ The link's copy of the slots says what is this broker's. A topic is opened with 
 (`TopicGrant`). When a client or member needs a topic the broker asks for one. For slots that it gains it asks for the
 grants of all topics in them, a page at a time. `TopicLoads` then has the order in which they are loaded.
 
-States of a topic in a slot that is this broker's:
-
-| state | what ends it |
-| --- | --- |
-| not granted | a grant: it was asked for, or came with a page, or the coordinator gives it back |
-| granted | the entry of its slot (or its exception) changes; a release; the owner's epoch turns out to be stale |
+`topics.owned_topic` has the states of a topic. It becomes granted here: its grant was asked for, or came with a page,
+or the coordinator gives it back. It is given up here when the entry of its slot, or its exception, changes, and with a
+release.
 
 Invariants:
 
@@ -38,6 +35,7 @@ from ...storage.metadata.store import Guard
 from ..members.contracts_coordinator import Owner, TopicGrant
 from ..members.coordinator_link import CoordinatorClient
 from ..topics.loaded_topics import Topics
+from ..topics.owned_topic import OwnedTopic
 
 logger = logging.getLogger(__name__)
 
@@ -56,21 +54,17 @@ class Ownership:
         self.topics = topics
         self._link: CoordinatorClient | None = None
         self._owner = SlotOwner("", "")
-        self._grants: dict[str, TopicGrant] = {}
-        self._by_slot: dict[int, dict[str, None]] = {}
-        self._released: dict[str, int] = {}
-        """By topic: the number of its last release, as long as no later grant came."""
         self._released_slots: dict[int, int] = {}
+        """By slot: the number of its last release, as long as the slot's entry is the same."""
         self._gained: dict[int, None] = {}
         """Slots whose topics are to be asked for."""
-        self._moved_alone: dict[str, None] = {}
-        """Topics that became this broker's alone, to be asked for."""
+        self._moved_alone: dict[OwnedTopic, None] = {}
+        """View: the topics with `to_ask`."""
         self._asking = False
         self._coordinator = 0
         """The epoch of the coordinator where the broker registered last."""
         self._news: asyncio.Event = asyncio.Event()
         self._tasks = Tasks()
-        topics.on_revoked = self._revoked
 
     def begin(self, link: CoordinatorClient) -> None:
         """Follow the slots of an incarnation, before it registers."""
@@ -80,8 +74,10 @@ class Ownership:
     def end(self) -> None:
         """The incarnation is over. Its topics are closed by the caller."""
         self._link = None
-        for found in (self._grants, self._by_slot, self._released, self._released_slots):
-            found.clear()
+        for topic in list(self.topics.table.records.values()):
+            topic.grant, topic.released, topic.to_ask = None, 0, False
+            self.topics.table.tidy(topic)
+        self._released_slots.clear()
         self._gained.clear()
         self._moved_alone.clear()
 
@@ -93,12 +89,15 @@ class Ownership:
 
     def owns(self, name: TopicName) -> bool:
         """Whether clients of a topic may be sent here: it is this broker's, and not about to move."""
-        entry, slot = self._entry(name), self._slot(name)
-        return entry is not None and slot not in self._released_slots and name.full not in self._released
+        if self._entry(name) is None or self._slot(name) in self._released_slots:
+            return False
+        topic = self.topics.table.find(name.full)
+        return topic is None or not topic.released
 
     def guard(self, name: TopicName, epoch: int) -> Guard:
         """What has to hold for a topic to be opened under an epoch. Raises ServiceUnitNotReady: it is not granted."""
-        grant = self._grants.get(name.full)
+        topic = self.topics.table.granted(name.full)
+        grant = topic.grant if topic is not None else None
         if grant is None or grant.epoch != epoch or grant.version is None:
             raise ServiceUnitNotReady(f"this broker does not own {name.full} under epoch {epoch}")
         whole = name.without_partition() if grant.partitions else name
@@ -135,11 +134,12 @@ class Ownership:
         closing: list[str] = []
         for slot in slots:
             self._released_slots[slot] = max(number, self._released_slots.get(slot, 0))
-            closing += self._by_slot.get(slot, ())
-        for topic in topics:
-            self._released[topic] = max(number, self._released.get(topic, 0))
-            closing.append(topic)
-        await asyncio.gather(*(self.topics.release(topic) for topic in closing))
+            closing += [topic.full_name for topic in self.topics.table.of_slot(slot) if topic.granted]
+        for full_name in topics:
+            topic = self._record(full_name)
+            topic.released = max(number, topic.released)
+            closing.append(full_name)
+        await asyncio.gather(*(self.topics.release(full_name) for full_name in closing))
 
     async def unload(self, topic: str, number: int, *, inactive: bool) -> None:
         """Close a topic that is about to be deleted. Raises NotAllowedError, and closes nothing, while it is used.
@@ -154,29 +154,23 @@ class Ownership:
         entry, slot = self._entry(name), self._slot(name)
         if entry is None or entry.epoch != grant.home_epoch:
             return False
-        if grant.number < max(self._released.get(grant.topic, 0), self._released_slots.get(slot, 0)):
+        known = self.topics.table.find(grant.topic)
+        released = known.released if known is not None else 0
+        if grant.number < max(released, self._released_slots.get(slot, 0)):
             return False
-        before = self._grants.get(grant.topic)
-        if before is not None and before.number > grant.number:
+        if known is not None and known.grant is not None and known.grant.number > grant.number:
             return self.topics.owns(grant.topic)
-        self.topics.assign(grant.topic, grant.epoch, load=load)
-        if self.topics.owned.get(grant.topic) != grant.epoch:
+        topic = self.topics.assign(grant.topic, grant.epoch, load=load, slot=slot, grant=grant)
+        if topic is None:
             return False  # the broker stops
-        self._released.pop(grant.topic, None)
-        self._grants[grant.topic] = grant
-        self._by_slot.setdefault(slot, {})[grant.topic] = None
+        self._moved_alone.pop(topic, None)
         if self._link is not None:
             self._link.known_topics.know(name.partitioned_name if grant.partitions else name.full, grant.partitions)
         return self.topics.owns(grant.topic)
 
-    def _revoked(self, topic: str) -> None:
-        """The broker gives a topic up, for whatever reason."""
-        if self._grants.pop(topic, None) is not None:
-            slot = self._slot(TopicName.parse(topic))
-            of_slot = self._by_slot.get(slot, {})
-            of_slot.pop(topic, None)
-            if not of_slot:
-                self._by_slot.pop(slot, None)
+    def _record(self, full_name: str) -> OwnedTopic:
+        """The record of a topic, which the caller gives a reason to stay."""
+        return self.topics.table.record(full_name, self._slot(TopicName.parse(full_name)))
 
     def registered(self) -> None:
         """Another coordinator does not know the topics that exist in memory only: they end. Nor does it know what an
@@ -184,10 +178,12 @@ class Ownership:
         if self._link is None:
             return
         if self._coordinator not in (0, self._link.epoch):
-            for topic in [topic for topic, grant in self._grants.items() if grant.version is None]:
-                self.topics.revoke(topic)
+            for topic in list(self.topics.table.records.values()):
+                if topic.grant is not None and topic.grant.version is None:
+                    self.topics.revoke(topic.full_name)
+                if topic.released:
+                    self._ask_alone(topic)
             self._gained.update(dict.fromkeys(self._released_slots))
-            self._moved_alone.update(dict.fromkeys(self._released))
             self._begin_to_ask()
         self._coordinator = self._link.epoch
 
@@ -199,19 +195,15 @@ class Ownership:
             return
         for slot, entry in changed.entries.items():
             self._released_slots.pop(slot, None)
-            for topic in list(self._by_slot.get(slot, ())):
-                self._check(topic)
+            for topic in self.topics.table.of_slot(slot):
+                self._changed(topic)
             if entry.owner == self._owner:
                 self._gained[slot] = None
-        for topic, entry in changed.exceptions.items():
-            self._released.pop(topic, None)
-            self._check(topic)
+        for full_name, entry in changed.exceptions.items():
+            if (topic := self.topics.table.find(full_name)) is not None:
+                self._changed(topic)
             if entry.owner == self._owner:
-                self._moved_alone[topic] = None
-        if self._released:
-            slots = changed.entries.keys()
-            for topic in [one for one in self._released if self._slot(TopicName.parse(one)) in slots]:
-                del self._released[topic]
+                self._ask_alone(self._record(full_name))
         news, self._news = self._news, asyncio.Event()
         news.set()
         self._begin_to_ask()
@@ -221,11 +213,17 @@ class Ownership:
             self._asking = True
             self._tasks.spawn(self._ask(), "ask for topics")
 
-    def _check(self, topic: str) -> None:
-        """Give a topic up, unless its grant is of the present entry."""
-        grant, entry = self._grants.get(topic), self._entry(TopicName.parse(topic))
-        if grant is not None and (entry is None or entry.epoch != grant.home_epoch):
-            self.topics.revoke(topic)
+    def _changed(self, topic: OwnedTopic) -> None:
+        """The entry of a topic is new. It ends a release. The topic is given up, unless its grant is of this entry."""
+        topic.released = 0
+        entry = self._entry(TopicName.parse(topic.full_name))
+        if topic.grant is not None and (entry is None or entry.epoch != topic.grant.home_epoch):
+            self.topics.revoke(topic.full_name)
+        self.topics.table.tidy(topic)
+
+    def _ask_alone(self, topic: OwnedTopic) -> None:
+        topic.to_ask = True
+        self._moved_alone[topic] = None
 
     async def _ask(self) -> None:
         """Ask for the topics of what was gained, until there is nothing left to ask for."""
@@ -262,15 +260,17 @@ class Ownership:
                 if self._released_slots.get(slot) == releases[slot]:  # the coordinator grants what lies in it again
                     self._released_slots.pop(slot, None)
         for topic in list(self._moved_alone):
-            name = TopicName.parse(topic)
+            name = TopicName.parse(topic.full_name)
             if self._entry(name) is not None:
                 try:
-                    found = await link.ask.assign(topic=topic, create=False)
+                    found = await link.ask.assign(topic=topic.full_name, create=False)
                 except (TopicNotFound, NotAllowedError):
                     found = None
                 if found is not None and found.grant is not None:
                     self._take(found.grant, load=True)
             self._moved_alone.pop(topic, None)
+            topic.to_ask = False
+            self.topics.table.tidy(topic)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -223,7 +223,9 @@ class BrokerService:
             self._prepare_subscription,
         )
         lists = MatchedLists(TopicWatch(env, self._coordinator))
-        self.lookups = Lookups(self._coordinator, Ownership(env, self.topics), settings.lookup_requests_max, lists)
+        self.ownership = Ownership(env, self.topics)
+        """What it owns."""
+        self.lookups = Lookups(self._coordinator, self.ownership, settings.lookup_requests_max, lists)
         self.schemas = SchemaRegistry(env, lambda: self._coordinator().metadata)
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
@@ -321,13 +323,6 @@ class BrokerService:
     def address(self) -> tuple[str, int]:
         """Where clients connect; the port is the real one when 0 was asked for."""
         return self._listeners.address
-
-    @property
-    def ownership(self) -> Ownership:
-        """What it owns."""
-        owning = self.lookups.owning
-        assert isinstance(owning, Ownership)
-        return owning
 
     @property
     def service_url(self) -> str:

@@ -1,7 +1,7 @@
 """Grants of topics to their owners; see `TopicGrant`, and `owner_methods` for who gets one."""
 
+from ...protocol.slots import TopicGrant
 from ...protocol.topics import TopicName
-from ..members.contracts_coordinator import TopicGrant
 from .placement import SlotPlacement
 from .topic_registry import TopicRegistry
 

@@ -11,11 +11,12 @@ from itertools import takewhile
 
 from ...protocol.errors import InvalidConfiguration, KeyExists, ProtocolError, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
+from ...protocol.slots import TopicGrant
 from ...protocol.system_topics import heartbeat_topic
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
 from ...storage.metadata.slot_rows import SlotEntry, SlotOwner
-from ..members.contracts_coordinator import GrantPage, Owner, TopicGrant
+from ..members.contracts_coordinator import GrantPage, Owner
 from ..members.permissions import check_topic_creation
 from .member_lists import url_of
 from .membership import Session

@@ -47,6 +47,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from ...protocol.errors import ConflictError, MagnetarError, ServiceUnitNotReady, TopicNotFound
+from ...protocol.slots import TopicGrant
 from ...protocol.topics import TopicName, topic_of_path
 from ...runtime import retry
 from ...runtime.backoff import Backoff, LimitedBackoff
@@ -57,7 +58,7 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import Versioned, list_pages
 from ..members.contracts_broker import BrokerContract, Point
-from ..members.contracts_coordinator import GROW_TIMEOUT_S, TopicGrant
+from ..members.contracts_coordinator import GROW_TIMEOUT_S
 from ..members.peer_calls import MemberCalls
 from .grants import Grants
 from .placement import SlotPlacement

@@ -7,11 +7,11 @@ caller asks the coordinator again.
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from ...protocol.slots import TopicGrant
 from ...protocol.topic_figures import CompactionFigures, StorageFigures, TopicFigures
 from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from .contracts_coordinator import Point as Point
-from .contracts_coordinator import TopicGrant
 from .permissions import ADMIN, COORDINATOR, READER
 
 ANALYSIS_TIMEOUT_S = 130.0

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ...protocol.cluster_status import ClusterView, DesiredView, MemberData, rpc_address
 from ...protocol.load_figures import ClusterLoad, LoadReport
+from ...protocol.slots import TopicGrant
 from ...runtime.rpc.contract import Contract, method
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata.contract import MetadataContract
@@ -254,22 +255,6 @@ class BrokerInfo:
     def rpc_address(self) -> tuple[str, int] | None:
         """(host, port) of its internal RPC."""
         return rpc_address(self.data)
-
-
-class TopicGrant(NamedTuple):
-    """What the owner of a partition or plain topic needs to open it, as the coordinator says it to that owner only.
-
-    It is opened under `epoch`, and only while the record of the whole topic has this version (None: it has none).
-    `home_epoch` is that of its slot, or of its exception. The grant ends when that changes. `partitions` counts those
-    of the whole topic, 0: plain. Numbers grow with every grant, and with every release that the coordinator asks for.
-    """
-
-    topic: str
-    epoch: int
-    home_epoch: int
-    version: int | None
-    partitions: int
-    number: int
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,17 @@
 
 A loaded topic takes about 20 KB of memory, whether it is used or not. One that rests takes less than one.
 
-States of a topic that this broker owns, each where the dictionaries have it:
+What happens to a topic that is *loaded* (`owned_topic`):
 
-- *idle*: it was loaded, or its last client has left; in `_idle`. A client may have come since: then it leaves `_idle`
-  with the next look, and comes back when that client has left.
-- *going*: more than `brokerIdleTopicsLoadedMax` topics are idle, and it has been so longest; in `_going`. It was idle
-  for `brokerTopicIdleSeconds` at least, and has nothing to do by itself (`may_rest`). When it is asked for meanwhile,
-  or a bulk read has pinned ledgers of it, it is idle again. Else its counters are kept, and it closes as if it moved.
-  Its ledger is closed, ledgers that nothing needs are deleted, its cursors are written. Its assignment stays.
-- *resting*: it has no instance; in `resting`. It is loaded again when a client or a member asks for it, or when a
-  change of policies may give it something to do. Then it is idle, with the counters that it had. What it rests under
-  (`duties_of`) is stored with its chain. So its next owner need not load it, if the same policies hold there.
+- It is *idle* when it was loaded, or when its last client has left; in `_idle`. A client may have come since: then it
+  leaves `_idle` with the next look, and comes back when that client has left.
+- It is *going* when more than `brokerIdleTopicsLoadedMax` topics are idle, and it has been so longest. It was idle for
+  `brokerTopicIdleSeconds` at least, and has nothing to do by itself (`may_rest`). When it is asked for meanwhile, or a
+  bulk read has pinned ledgers of it, it is idle again. Else its counters are kept, and it closes as if it moved. Its
+  ledger is closed, ledgers that nothing needs are deleted, its cursors are written. Its assignment stays.
+- Then it is *resting*. It is loaded again when a client or a member asks for it, or when a change of policies may give
+  it something to do. Then it is idle, with the counters that it had. What it rests under (`duties_of`) is stored with
+  its chain. So its next owner need not load it, if the same policies hold there.
 
 A topic that is idle and has something to do is looked at again after `brokerTopicIdleSeconds`.
 
@@ -29,9 +29,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable
 
 from ...protocol.errors import MagnetarError
 from ...protocol.names import COMPACTION_CURSOR
@@ -41,11 +39,9 @@ from ...runtime.tasks import Tasks
 from ..keeping.checks import Check
 from ..policies.effective import EffectivePolicies
 from .deduplication import DeduplicationState
+from .owned_topic import Kept, OwnedTopic, TopicTable
 from .persistent import PersistentTopic
 from .subscription import counts_of, resume
-
-if TYPE_CHECKING:
-    from .loaded_topics import Topic
 
 logger = logging.getLogger(__name__)
 
@@ -54,95 +50,65 @@ LOOKS_AT_ONCE = 64
 PAUSE_S = 0.05
 """Between so many looks at idle topics, of which none may rest."""
 
-
-class Resting(NamedTuple):
-    """What is left of a topic that rests."""
-
-    policies: EffectivePolicies
-    figures: bytes
-
-
-CloseTopic = Callable[[PersistentTopic, bytes], asyncio.Task[None] | None]
-"""Closes a loaded topic, and stores the duties under which it rests. Returns the task that closes it, None if another
-instance is loaded."""
+GoToRest = Callable[[OwnedTopic, bytes], asyncio.Task[None]]
+"""Closes the instance of a loaded topic, which then rests, and stores the duties under which it does so. Returns the
+task that closes it."""
 
 
 class IdleTopics:
-    """See the module. `loaded` are the broker's topics by full name."""
+    """See the module. `table` has the broker's topics."""
 
-    def __init__(self, settings: Settings, loaded: "Mapping[str, Topic]", close: CloseTopic) -> None:
-        self.resting: dict[str, dict[str, Resting]] = {}
-        """By namespace and full name."""
-        self._idle: OrderedDict[PersistentTopic, float] = OrderedDict()
-        """Since when, longest first."""
-        self._going: dict[PersistentTopic, bool] = {}
-        """Whether the topic was asked for since it began to go."""
+    def __init__(self, settings: Settings, table: TopicTable, go_to_rest: GoToRest) -> None:
+        self._idle: dict[OwnedTopic, None] = {}
+        """Longest first."""
+        self._going = 0
         self._loaded_max = settings.idle_topics_loaded_max
         self._idle_min_s = settings.topic_idle_s
-        self._loaded = loaded
-        self._close = close
+        self._table = table
+        self._go_to_rest = go_to_rest
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
 
     # -- from topics -------------------------------------------------------------------------------------------------
 
-    def is_loaded(self, topic: "Topic") -> None:
+    def is_loaded(self, topic: OwnedTopic) -> None:
         """The topic was loaded. One that has rested goes on with the counters that it had."""
-        if isinstance(topic, PersistentTopic):
-            resting = self.forget(topic.name)
-            if resting is not None and resting.figures:
-                _resume(topic, resting.figures)
+        kept, instance = topic.kept, topic.instance
+        if isinstance(instance, PersistentTopic):
+            self._table.keep(topic, None)
+            if kept is not None and kept.figures:
+                _resume(instance, kept.figures)
             self._left(topic)
 
     def client_left(self, name: TopicName) -> None:
         """A client has left: perhaps nobody uses the topic now."""
-        topic = self._loaded.get(name.full)
-        if isinstance(topic, PersistentTopic):
+        topic = self._table.find(name.full)
+        if topic is not None and isinstance(topic.instance, PersistentTopic):
             self._left(topic)
 
-    def asked_for(self, topic: "Topic") -> None:
-        """Somebody is about to use the topic."""
-        if isinstance(topic, PersistentTopic) and (topic in self._idle or topic in self._going):
+    def asked_for(self, topic: OwnedTopic) -> None:
+        """Somebody is about to use the topic, which is loaded."""
+        if topic in self._idle or topic.going is topic.instance:
             self._left(topic)
 
-    def closes(self, topic: "Topic") -> None:
-        """The topic closes, for whatever reason."""
-        if isinstance(topic, PersistentTopic):
-            self._idle.pop(topic, None)
+    def closes(self, topic: OwnedTopic) -> None:
+        """The instance closes, for whatever reason."""
+        self._idle.pop(topic, None)
 
     # -- from the broker ---------------------------------------------------------------------------------------------
 
-    def rests(self, full_name: str) -> bool:
-        """Whether the topic rests."""
-        return bool(self.resting) and full_name in self.resting.get(TopicName.parse(full_name).namespace, {})
-
-    def is_at_rest(self, name: TopicName, policies: EffectivePolicies) -> None:
-        """The topic became this broker's, and its last owner left it at rest under these policies."""
-        self.resting.setdefault(name.namespace, {})[name.full] = Resting(policies, b"")
-
-    def forget(self, name: TopicName) -> Resting | None:
-        """The topic rests no longer: it is loaded, or not this broker's. Returns what was left of it."""
-        found = self.resting.get(name.namespace)
-        if found is None:
-            return None
-        resting = found.pop(name.full, None)
-        if not found:
-            del self.resting[name.namespace]
-        return resting
-
     def with_new_duties(
         self, scopes: Iterable[str], policies_of: Callable[[TopicName], EffectivePolicies]
-    ) -> list[str]:
+    ) -> list[OwnedTopic]:
         """Policies have changed: the topics that rest, and may have something to do by themselves now."""
-        found: list[str] = []
+        found: list[OwnedTopic] = []
         for namespace in dict.fromkeys(_namespace_of(scope) for scope in scopes):
-            rests = self.resting.get(namespace, {})
-            for full_name, resting in rests.items():
-                now = policies_of(TopicName.parse(full_name))
-                if now is not resting.policies:
-                    if _duties(now) != _duties(resting.policies):
-                        found.append(full_name)
-                    rests[full_name] = resting._replace(policies=now)
+            for topic in self._table.kept.get(namespace, {}).values():
+                now, kept = policies_of(TopicName.parse(topic.full_name)), topic.kept
+                if kept is not None and now is not kept.policies:
+                    if _duties(now) != _duties(kept.policies):
+                        found.append(topic)
+                    topic.kept = kept._replace(policies=now)
         return found
 
     async def close(self) -> None:
@@ -154,12 +120,13 @@ class IdleTopics:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    def _left(self, topic: PersistentTopic) -> None:
-        if topic in self._going:
-            self._going[topic] = True
+    def _left(self, topic: OwnedTopic) -> None:
+        if topic.going is not None and topic.going is topic.instance:
+            topic.asked_for = True
         else:
-            self._idle[topic] = asyncio.get_running_loop().time()
-            self._idle.move_to_end(topic)
+            topic.idle_since_s = asyncio.get_running_loop().time()
+            self._idle.pop(topic, None)
+            self._idle[topic] = None
             self._watch()
 
     def _watch(self, delay_s: float = 0.0) -> None:
@@ -167,45 +134,51 @@ class IdleTopics:
         if self._timer is not None or self._tasks.closed or len(self._idle) <= self._loaded_max:
             return
         loop = asyncio.get_running_loop()
-        due = next(iter(self._idle.values())) + self._idle_min_s
+        due = next(iter(self._idle)).idle_since_s + self._idle_min_s
         self._timer = loop.call_at(max(due, loop.time() + delay_s), self._look)
 
     def _look(self) -> None:
         self._timer = None
         now = asyncio.get_running_loop().time()
         for _ in range(LOOKS_AT_ONCE):
-            if len(self._going) >= AT_A_TIME:
+            if self._going >= AT_A_TIME:
                 return  # the end of each of them looks again
-            if len(self._idle) <= self._loaded_max or now - next(iter(self._idle.values())) < self._idle_min_s:
+            if len(self._idle) <= self._loaded_max or now - next(iter(self._idle)).idle_since_s < self._idle_min_s:
                 break
-            topic, _ = self._idle.popitem(last=False)
-            if may_rest(topic):
-                self._going[topic] = False
-                self._tasks.spawn(self._rest(topic), f"rest {topic.name.full}")
-            elif not topic.in_use:
-                self._idle[topic] = now
+            topic = next(iter(self._idle))
+            del self._idle[topic]
+            instance = topic.instance
+            if not isinstance(instance, PersistentTopic):
+                continue
+            if may_rest(instance):
+                topic.going, topic.asked_for = instance, False
+                self._going += 1
+                self._tasks.spawn(self._rest(topic, instance), f"rest {topic}")
+            elif not instance.in_use:
+                topic.idle_since_s = now
+                self._idle[topic] = None
         self._watch(PAUSE_S)
 
-    async def _rest(self, topic: PersistentTopic) -> None:
+    async def _rest(self, topic: OwnedTopic, instance: PersistentTopic) -> None:
         try:
-            pinned = await topic.ledger.trimmer.is_pinned()
-        except MagnetarError as error:
-            logger.info("%s does not rest now: %s", topic.name.full, error)
-            pinned = True
-        was_asked_for = self._going.pop(topic)
-        if pinned or was_asked_for or not may_rest(topic):
-            self._left(topic)
-        else:
-            resting = Resting(topic.policies, _figures_of(topic))
-            closing = self._close(topic, duties_of(topic.policies))  # in this step: its next load finds what is kept
-            if closing is not None:
-                self.resting.setdefault(topic.name.namespace, {})[topic.name.full] = resting
-                self._going[topic] = False  # counts until it is closed
-                try:
-                    await asyncio.wait([closing])
-                finally:
-                    del self._going[topic]
-        self._look_again()
+            try:
+                pinned = await instance.ledger.trimmer.is_pinned()
+            except MagnetarError as error:
+                logger.info("%s does not rest now: %s", topic, error)
+                pinned = True
+            if topic.instance is not instance:
+                return  # it has closed
+            topic.going = None
+            if pinned or topic.asked_for or not may_rest(instance):
+                self._left(topic)
+            else:
+                # In one step: its next load finds what is kept.
+                self._table.keep(topic, Kept(instance.policies, _figures_of(instance)))
+                closing = self._go_to_rest(topic, duties_of(instance.policies))
+                await asyncio.wait([closing])
+        finally:
+            self._going -= 1
+            self._look_again()
 
     def _look_again(self) -> None:
         if self._timer is None and not self._tasks.closed:

@@ -1,27 +1,24 @@
-"""The topics that one broker serves: owned ones, loaded ones, and the way from one to the other.
+"""The topics that one broker serves: which it may open, which are loaded, and the way from one to the other.
 
-A topic is *owned* while this broker has the coordinator's grant to open it, with an epoch. A topic has no single state
-here: it may have an instance and a load at the same time. Each is where the dictionaries have it.
-
-- The instance is in `loaded`, then in `_closing`; `topic.TRANSITIONS` has its states. It is closed when the epoch is
-  raised, when it ended by itself (its ledger was taken over), and when the topic is released or no longer owned.
-- The load is in `_loads`, which has the order of loads, and ends with an instance or an error. It begins with the
-  grant, or when a caller needs the topic. It waits until the old instance is closed.
+`owned_topic` has the record of a topic and its states; every change of a state is made here or in `loads`. A topic is
+granted by the coordinator, under an epoch (`broker.ownership`). Its instance closes when the epoch is raised, when it
+ended by itself (its ledger was taken over), when it goes to rest, and when the topic is released or no longer granted.
 
 A topic with something to do by itself is loaded without being asked for. A topic without is *at rest* (`idle_topics`),
 here or where it was before: what its last owner stored tells. All others are loaded when the broker gains them, and
 again when an instance ended by itself.
 
 Guarantees: a topic has up to one instance in this process, and the old one is fully closed before the next is opened.
-A load whose ownership changed meanwhile is discarded. Safety does not rest on any of this: the ledger's fencing keeps
-out a broker that wrongly believes it is the owner.
+A load whose epoch changed meanwhile is discarded. Safety does not rest on any of this: the ledger's fencing keeps out a
+broker that wrongly believes it is the owner.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from ...protocol.errors import NotAllowedError, ServiceUnitNotReady, StaleEpoch, TopicNotFound
+from ...protocol.errors import NotAllowedError, ServiceUnitNotReady, StaleEpoch
+from ...protocol.slots import TopicGrant
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -30,18 +27,16 @@ from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.managed.record import LeftBehind
 from ..compaction.topic_compaction import open_compaction_cursor
 from ..keeping.rounds import KeepingRounds, Retire
-from ..loading.loads import AT_REST, TopicLoads
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
 from .idle_topics import IdleTopics, duties_of
+from .loads import AT_REST, TopicLoads
 from .non_persistent import NonPersistentTopic
+from .owned_topic import Kept, OwnedState, OwnedTopic, Topic, TopicTable
 from .persistent import PersistentTopic
 from .topic import CommonState, PrepareSubscription, TopicState
 
 logger = logging.getLogger(__name__)
-
-Topic = PersistentTopic | NonPersistentTopic
-"""One topic, or one partition, on its owner broker, whichever way it keeps its messages."""
 
 Claim = Callable[[TopicName, bool], Awaitable[bool]]
 """Asks for a topic, which is created if need be and allowed; answers whether this broker has a grant for it now."""
@@ -72,10 +67,7 @@ class Topics:
         retire: Retire,
         prepare: PrepareSubscription | None = None,
     ) -> None:
-        self.owned: dict[str, int] = {}
-        self.on_revoked: Callable[[str], None] = lambda full_name: None
-        """Told of each topic that is not owned any longer, or not as it was."""
-        self.loaded: dict[str, Topic] = {}
+        self.table = TopicTable()
         self.policies = PolicyWatch(settings, self._policies_changed)
         """The policies of all namespaces and topics; the broker's session feeds it."""
         self._env = env
@@ -84,47 +76,63 @@ class Topics:
         self._delete_ledger = delete_ledger
         self._read_left = read_left
         self._claim = claim
-        self._idle = IdleTopics(settings, self.loaded, self._close)
+        self._idle = IdleTopics(settings, self.table, self._go_to_rest)
         self.common = CommonState(left=self._idle.client_left, prepare=prepare)
         self._tasks = Tasks()
-        self._loads: TopicLoads[Topic] = TopicLoads(
-            env, settings.topic_load_concurrency_max, self._load, self._look_at, self._found_at_rest
+        self._loads = TopicLoads(
+            env, settings.topic_load_concurrency_max, self.table, self._load, self._look_at, self._found_at_rest
         )
-        self._closing: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._rounds = KeepingRounds(settings, lambda: [topic.keeping for topic in self.loaded.values()], retire)
         self._compaction_timer: asyncio.TimerHandle | None = None
 
+    @property
+    def loaded(self) -> Mapping[str, Topic]:
+        """The open topics, by full name."""
+        return self.table.loaded
+
     # -- ownership -----------------------------------------------------------------------------------------------
 
-    def assign(self, full_name: str, epoch: int, *, load: bool) -> None:
-        """The topic is this broker's under `epoch`. With `load` it is loaded before anybody asks, unless it rests."""
-        known = self.owned.get(full_name, -1)
-        if self._closed or known > epoch:
-            return
-        self.owned[full_name] = epoch
-        loaded = self.loaded.get(full_name)
-        if loaded is not None and loaded.epoch != epoch:
-            self._close(loaded)
-        if load and full_name not in self.loaded and not self._idle.rests(full_name):
-            self._loads.gained(full_name)
+    def assign(
+        self, full_name: str, epoch: int, *, load: bool, slot: int = 0, grant: TopicGrant | None = None
+    ) -> OwnedTopic | None:
+        """The topic is granted under `epoch`. With `load` it is loaded before anybody asks, unless it rests.
+
+        `slot` is where it lies. Returns None when the broker stops, or the topic was granted under a greater epoch.
+        """
+        found = self.table.granted(full_name)
+        if self._closed or (found is not None and found.epoch > epoch):
+            return None
+        topic = self.table.record(full_name, slot)
+        topic.epoch, topic.grant, topic.released, topic.to_ask = epoch, grant, 0, False
+        if not topic.granted:
+            self.table.become(topic, OwnedState.GRANTED if topic.load is None else OwnedState.LOADING)
+        elif topic.instance is not None and topic.instance.epoch != epoch:
+            self._close(topic, OwnedState.GRANTED)
+        if load and topic.instance is None and topic.kept is None:
+            self._loads.gained(topic)
+        return topic
 
     def revoke(self, full_name: str) -> None:
         """The topic is no longer this broker's."""
-        self._give_up(full_name)
-        self._idle.forget(TopicName.parse(full_name))
-        loaded = self.loaded.get(full_name)
-        if loaded is not None:
-            self._close(loaded)
+        topic = self.table.granted(full_name)
+        if topic is not None:
+            self._give_up(topic)
 
     def owns(self, full_name: str) -> bool:
-        """Whether this broker takes clients for the topic: it owns it, as far as it knows."""
-        return full_name in self.owned and not self._closed
+        """Whether this broker takes clients for the topic: it is granted, as far as the broker knows."""
+        return self.table.granted(full_name) is not None and not self._closed
 
-    def _give_up(self, full_name: str) -> None:
-        self.owned.pop(full_name, None)
-        self._loads.forget(full_name, _not_ours(full_name))
-        self.on_revoked(full_name)
+    def _give_up(self, topic: OwnedTopic) -> None:
+        topic.epoch, topic.grant = -1, None
+        self.table.keep(topic, None)
+        self._loads.forget(topic, _not_ours(topic.full_name))
+        if topic.instance is not None:
+            self._close(topic, OwnedState.CLOSING)
+        else:
+            ends = topic.load is not None or topic.closing is not None
+            self.table.become(topic, OwnedState.CLOSING if ends else OwnedState.RELEASED)
+            self.table.tidy(topic)
 
     # -- use -----------------------------------------------------------------------------------------------------
 
@@ -135,18 +143,19 @@ class Topics:
 
         Raises ServiceUnitNotReady when this broker does not own it, and what `claim` and opening its ledger raise.
         """
-        full_name = name.full
-        if full_name not in self.owned and not self._closed:
+        topic = self.table.granted(name.full)
+        if topic is None and not self._closed:
             if not await self._claim(name, create):
-                raise _not_ours(full_name)
-        if not self.owns(full_name):
-            raise _not_ours(full_name)
-        epoch = self.owned[full_name]
-        topic = self.loaded.get(full_name)
-        if topic is not None and topic.epoch == epoch and topic.state not in (TopicState.CLOSING, TopicState.CLOSED):
-            self._idle.asked_for(topic)
-            return topic
-        return await asyncio.shield(self._loads.ask(full_name))
+                raise _not_ours(name.full)
+            topic = self.table.granted(name.full)
+        if topic is None or self._closed:
+            raise _not_ours(name.full)
+        if topic.instance is not None:
+            if topic.instance.state not in (TopicState.CLOSING, TopicState.CLOSED):
+                self._idle.asked_for(topic)
+                return topic.instance
+            self._close(topic, OwnedState.GRANTED)
+        return await asyncio.shield(self._loads.ask(topic))
 
     def find(self, full_name: str) -> Topic | None:
         """The topic if it is loaded."""
@@ -168,21 +177,21 @@ class Topics:
 
     async def release(self, full_name: str) -> None:
         """Give a topic up before it moves or is deleted; returns when it is closed. It needs another grant then."""
+        topic = self.table.find(full_name)
         self.revoke(full_name)
-        closing = self._closing.get(full_name)
-        if closing is not None:
-            await asyncio.shield(closing)
+        if topic is not None and topic.closing is not None:
+            await asyncio.shield(topic.closing)
 
     async def delete(self, name: TopicName, epoch: int) -> None:
         """Delete all that a topic stores, under an epoch greater than that of every owner. Nobody is assigned it now.
 
         What this broker still has of it is closed first. Raises StaleEpoch, RecoveryFailed, MetadataUnavailable, …
         """
-        if self.owned.get(name.full, epoch) < epoch:
-            self.revoke(name.full)
-        closing = self._closing.get(name.full)
-        if closing is not None:
-            await asyncio.shield(closing)
+        topic = self.table.find(name.full)
+        if topic is not None and topic.granted and topic.epoch < epoch:
+            self._give_up(topic)
+        if topic is not None and topic.closing is not None:
+            await asyncio.shield(topic.closing)
         if name.persistent:
             await self._delete_ledger(name, epoch)
 
@@ -207,13 +216,16 @@ class Topics:
 
     async def close_all(self) -> None:
         """Give up every topic (the session was lost, or the broker stops) and wait until all are closed."""
-        for full_name in list(self.owned):
-            self.revoke(full_name)
-        # A load that waits for an answer which no longer matters would keep the broker from coming back.
-        for load in self._loads.under_way:
-            load.cancel()
+        for topic in self.table.all_granted():
+            self._give_up(topic)
+        for topic in list(self.table.records.values()):
+            # A load that waits for an answer which no longer matters would keep the broker from coming back.
+            if topic.load is not None:
+                topic.load.cancel()
         # `wait`, because a cancelled `gather` would cancel what is being closed.
-        while under_way := [*self._loads.under_way, *self._closing.values()]:
+        while under_way := [
+            task for topic in self.table.records.values() for task in (topic.load, topic.closing) if task is not None
+        ]:
             await asyncio.wait(under_way)
 
     async def close(self) -> None:
@@ -229,10 +241,10 @@ class Topics:
 
     # -- loading -------------------------------------------------------------------------------------------------
 
-    async def _look_at(self, full_names: Sequence[str]) -> list[int]:
+    async def _look_at(self, topics: Sequence[OwnedTopic]) -> list[int]:
         """See `TopicLoads`. A topic that stores nothing is loaded like one that is not at rest."""
         await self.policies.known()
-        names = [TopicName.parse(one) for one in full_names]
+        names = [TopicName.parse(one.full_name) for one in topics]
         stored = [name for name in names if name.persistent]
         left = dict(zip(stored, await self._read_left(stored), strict=True)) if stored else {}
         found: list[int] = []
@@ -241,54 +253,50 @@ class Topics:
             found.append(AT_REST if one.rests and one.rests == duties_of(self.policies.of(name)) else one.begun_ms)
         return found
 
-    def _found_at_rest(self, full_name: str) -> None:
-        name = TopicName.parse(full_name)
-        self._idle.is_at_rest(name, self.policies.of(name))
+    def _found_at_rest(self, topic: OwnedTopic) -> None:
+        self.table.keep(topic, Kept(self.policies.of(TopicName.parse(topic.full_name)), b""))
+        self.table.become(topic, OwnedState.RESTING)
 
-    async def _load(self, full_name: str) -> Topic:
+    async def _load(self, topic: OwnedTopic) -> Topic:
         try:
             async with asyncio.timeout(self._settings.topic_load_timeout_s):
-                topic = await self._open(full_name)
+                instance = await self._open(topic)
         except TimeoutError:
-            raise ServiceUnitNotReady(f"{full_name} could not be loaded in time") from None
+            raise ServiceUnitNotReady(f"{topic} could not be loaded in time") from None
         self._watch_compactions()
         self._rounds.start()
-        self.loaded[full_name] = topic  # in the step in which its policies were read; see `PolicyWatch`
+        topic.instance = instance
+        self.table.become(topic, OwnedState.LOADED)  # in the step in which its policies were read; see `PolicyWatch`
         self._idle.is_loaded(topic)
-        return topic
+        return instance
 
-    async def _open(self, full_name: str) -> Topic:
-        topic = self.loaded.get(full_name)
-        if topic is not None:  # an instance that ended, or one of an older epoch
-            self._close(topic)
-        closing = self._closing.get(full_name)
-        if closing is not None:
-            await asyncio.shield(closing)
-        epoch = self.owned.get(full_name)
-        if epoch is None:
-            raise _not_ours(full_name)
+    async def _open(self, topic: OwnedTopic) -> Topic:
+        if topic.closing is not None:  # an instance that ended, or one of an older epoch
+            await asyncio.shield(topic.closing)
+        epoch, name = topic.epoch, TopicName.parse(topic.full_name)
+        if not topic.granted:
+            raise _not_ours(topic.full_name)
         await self.policies.known()
-        name = TopicName.parse(full_name)
         if not name.persistent:
+            if topic.epoch != epoch:
+                raise _not_ours(topic.full_name)
             policies = self.policies.of(name)
             return NonPersistentTopic(self._env, self._settings, policies, name, epoch, self.common)
         try:
             ledger = await self._open_ledger(name, epoch)
-        except (StaleEpoch, TopicNotFound) as error:
-            if self.owned.get(full_name) == epoch:
-                self._give_up(full_name)  # another owner has it, or it was deleted: who comes next asks the coordinator
-            if isinstance(error, StaleEpoch):
-                raise
-            raise ServiceUnitNotReady(f"{full_name} was deleted while this broker had it: try again") from None
+        except StaleEpoch:
+            if topic.epoch == epoch:
+                self._give_up(topic)  # it has another owner: the next one who comes asks the coordinator
+            raise
         if self.policies.of(name).compaction_threshold:
             try:
                 await open_compaction_cursor(ledger)  # what is published from now on is kept for a compaction
             except BaseException:
                 await ledger.close()
                 raise
-        if self.owned.get(full_name) != epoch:
+        if topic.epoch != epoch:
             await ledger.close()
-            raise _not_ours(full_name)
+            raise _not_ours(topic.full_name)
         policies = self.policies.of(name)
         return PersistentTopic(self._env, self._settings, policies, name, epoch, ledger, self.common, self._terminated)
 
@@ -298,36 +306,43 @@ class Topics:
             name = topic.name
             if name.namespace in changed or (topics_too and name.partitioned_name in changed):
                 topic.use_policies(self.policies.of(name))
-        for full_name in self._idle.with_new_duties(changed, self.policies.of):
-            self._loads.load_later(full_name)
+        for found in self._idle.with_new_duties(changed, self.policies.of):
+            self._loads.load_later(found)
 
     # -- closing -------------------------------------------------------------------------------------------------
 
-    def _terminated(self, topic: Topic, error: BaseException) -> None:
-        logger.warning("this broker closes %s: %s", topic.name.full, error)
-        full_name = topic.name.full
+    def _terminated(self, instance: Topic, error: BaseException) -> None:
+        logger.warning("this broker closes %s: %s", instance.name.full, error)
+        topic = self.table.granted(instance.name.full)
+        if topic is None or topic.instance is not instance:
+            return
+        self._close(topic, OwnedState.GRANTED)
         # Nobody may ask for it, and it may have something to do. Where another broker owns it, the load finds that.
-        if self._close(topic) is not None and self.owned.get(full_name) == topic.epoch and not self._closed:
-            self._loads.load_later(full_name)
+        if not self._closed:
+            self._loads.load_later(topic)
 
-    def _close(self, topic: Topic, at_rest: bytes = b"") -> asyncio.Task[None] | None:
-        full_name = topic.name.full
+    def _go_to_rest(self, topic: OwnedTopic, duties: bytes) -> asyncio.Task[None]:
+        return self._close(topic, OwnedState.RESTING, duties)
+
+    def _close(self, topic: OwnedTopic, then: OwnedState, duties: bytes = b"") -> asyncio.Task[None]:
+        """Close the instance of a topic, whose state is `then` from this step on."""
+        instance = topic.instance
+        assert instance is not None
         self._idle.closes(topic)
-        if self.loaded.get(full_name) is not topic:
-            return None
-        del self.loaded[full_name]
-        topic.begin_to_close()  # in this step: its task begins in a later one, and a client may be about to attach
-        closing = self._closing[full_name] = self._tasks.spawn(self._close_topic(topic, at_rest), f"close {full_name}")
+        closing = topic.closing = self._tasks.spawn(self._close_instance(topic, instance, duties), f"close {topic}")
+        self.table.become(topic, then)
+        instance.begin_to_close()  # in this step: its task begins in a later one, and a client may be about to attach
         return closing
 
-    async def _close_topic(self, topic: Topic, at_rest: bytes) -> None:
+    async def _close_instance(self, topic: OwnedTopic, instance: Topic, duties: bytes) -> None:
         try:
-            if at_rest and isinstance(topic, PersistentTopic):
-                await topic.close(at_rest=at_rest)
+            if duties and isinstance(instance, PersistentTopic):
+                await instance.close(at_rest=duties)
             else:
-                await topic.close()
+                await instance.close()
         finally:
-            del self._closing[topic.name.full]
+            topic.closing = None
+            self.table.tidy(topic)
 
 
 def _not_ours(full_name: str) -> ServiceUnitNotReady:

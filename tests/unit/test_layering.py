@@ -66,10 +66,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.rates": BASE | {"actors.dispatch", "actors.policies"},
     "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
     "actors.keeping": BASE | {"actors.policies", "storage.managed"},
-    "actors.loading": BASE,
     "actors.topics": BASE
     | {"actors.compaction", "actors.delays", "actors.dispatch", "actors.keeping", "actors.policies", "actors.rates"}
-    | {"actors.loading", "storage.managed", "storage.metadata"},
+    | {"storage.managed", "storage.metadata"},
     "actors.connections": BASE
     | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},
     "actors.broker": BASE

@@ -111,9 +111,9 @@ class ReleaseWatch:
             service = self._find(entry.owner)
             if service is None or (does == "decides" and service.ownership._coordinator > epoch):
                 continue
-            grants = service.ownership._grants
-            held = service.ownership._by_slot.get(what, {}) if isinstance(what, int) else (what,)
-            kept = [one for one in held if one in grants and grants[one].home_epoch == entry.epoch]
+            table = service.topics.table
+            held = table.of_slot(what) if isinstance(what, int) else [table.find(what)]
+            kept = [str(one) for one in held if one and one.grant and one.grant.home_epoch == entry.epoch]
             if kept:
                 self._history.violated(
                     f"I16: {who()} {does} that {what} leaves {entry.owner.broker}, which has not released {kept[:3]}"

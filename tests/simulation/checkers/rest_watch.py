@@ -101,7 +101,7 @@ def _is_loaded(
         return True  # its deletion is under way
     owner = coordinator.office.placement.table.entry_of(name).owner
     broker = brokers.get(owner.broker) if owner is not None else None
-    if broker is None or name.full not in broker.topics.owned:
+    if broker is None or broker.topics.table.granted(name.full) is None:
         return False
     return name.full in broker.topics.loaded or may_stay_unloaded(
         record.rests, _rests_under(broker, name), duties_of(broker.topics.policies.of(name))
@@ -118,5 +118,5 @@ def may_stay_unloaded(mark: bytes, rests_under: bytes, duties: bytes) -> bool:
 
 def _rests_under(broker: BrokerService, name: TopicName) -> bytes:
     """The policies under which a topic rests in the memory of its broker. Empty where it does not."""
-    resting = broker.topics._idle.resting.get(name.namespace, {}).get(name.full)
-    return b"" if resting is None else duties_of(resting.policies)
+    topic = broker.topics.table.find(name.full)
+    return b"" if topic is None or topic.kept is None else duties_of(topic.kept.policies)

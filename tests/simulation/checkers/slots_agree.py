@@ -31,7 +31,7 @@ def _agrees(broker: BrokerService, coordinator: CoordinatorService) -> bool:
     if link is None or link.slots.slots != table.slots or dict(link.slots.exceptions) != table.rows().exceptions:
         return False
     own = broker.broker_id, link.identity.incarnation
-    served = [TopicName.parse(topic) for topic in broker.topics.owned]
+    served = [TopicName.parse(topic.full_name) for topic in broker.topics.table.all_granted()]
     return (
         all(link.slots.get(slot) == table.get(slot) for slot in range(table.slots))
         and all(table.entry_of(name).owner == own for name in served)

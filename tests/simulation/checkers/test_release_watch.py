@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from magnetar.actors.slots.table import SlotTable
-from magnetar.protocol.slots import slot_of
+from magnetar.actors.topics.owned_topic import TopicTable
+from magnetar.protocol.slots import TopicGrant, slot_of
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner
 from simulation.checkers.history import History
@@ -26,20 +27,22 @@ class Cluster:
         self.empty = False
         self.table = SlotTable(64)
         self.table.set(SLOT, ENTRY)
-        ownership = SimpleNamespace(
-            _grants={TOPIC.full: SimpleNamespace(home_epoch=5)}, _by_slot={SLOT: {TOPIC.full: None}}, _coordinator=2
-        )
-        self.grants: dict[str, Any] = ownership._grants
+        topics = TopicTable()
+        self.topic = topics.record(TOPIC.full, SLOT)
+        self.grant(5)
         self.placement: Any = SimpleNamespace(
             table=self.table,
             _membership=SimpleNamespace(is_alive=lambda role, broker, incarnation: self.alive),
             _is_empty=lambda slot: self.empty,
         )
-        self.watch = ReleaseWatch(self.history, lambda owner: SimpleNamespace(ownership=ownership))  # type: ignore[arg-type,return-value]
+        self.watch = ReleaseWatch(self.history, lambda owner: SimpleNamespace(topics=SimpleNamespace(table=topics)))  # type: ignore[arg-type,return-value]
 
-    def move(self, *, alone: bool, epoch: int = 2, does: str = "decides") -> list[str]:
+    def grant(self, home_epoch: int | None) -> None:
+        self.topic.grant = None if home_epoch is None else TopicGrant(TOPIC.full, 9, home_epoch, 1, 0, 1)
+
+    def move(self, *, alone: bool) -> list[str]:
         slots, topics = ({}, {TOPIC.full: "broker-2"}) if alone else ({SLOT: "broker-2"}, {})
-        self.watch.judge(self.watch.to_judge(self.placement, slots, topics), does, epoch)
+        self.watch.judge(self.watch.to_judge(self.placement, slots, topics), "decides")
         return [violation.partition(":")[0] for violation in self.history.violations]
 
 
@@ -55,13 +58,13 @@ def test_what_its_owner_has_not_released_may_not_move(cluster: Cluster, alone: b
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_what_was_released_or_has_lost_its_owner_may_move(cluster: Cluster, alone: bool) -> None:
-    cluster.grants[TOPIC.full].home_epoch = 4  # of an earlier owner
+    cluster.grant(4)  # of an earlier owner
     assert cluster.move(alone=alone) == []
-    cluster.grants[TOPIC.full].home_epoch = 5
+    cluster.grant(5)
     cluster.alive = False
     assert cluster.move(alone=alone) == []
     cluster.alive = True
-    cluster.grants.clear()
+    cluster.grant(None)
     assert cluster.move(alone=alone) == []
 
 
@@ -70,7 +73,7 @@ def test_an_owner_that_does_not_answer_is_not_waited_for(cluster: Cluster) -> No
     cluster.watch.was_refused([SLOT, TOPIC.full])
     assert cluster.move(alone=False) == cluster.move(alone=True) == []
     cluster.table.set(SLOT, ENTRY._replace(epoch=6))
-    cluster.grants[TOPIC.full].home_epoch = 6
+    cluster.grant(6)
     assert cluster.move(alone=False) == ["I16"], "it was asked under another epoch"
 
 
@@ -85,9 +88,3 @@ def test_a_topic_that_moved_alone_is_released_by_its_own_owner(cluster: Cluster)
     assert [what for what, _ in cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {})] == [SLOT, TOPIC.full]
     cluster.placement._membership.is_alive = lambda role, broker, incarnation: broker == "broker-1"
     assert cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {}) == []
-
-
-@pytest.mark.parametrize("alone", [False, True])
-def test_a_superseded_coordinator_may_decide_and_not_store(cluster: Cluster, alone: bool) -> None:
-    assert cluster.move(alone=alone, epoch=1) == []
-    assert cluster.move(alone=alone, epoch=1, does="stores") == ["I16"]

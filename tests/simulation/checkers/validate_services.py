@@ -46,19 +46,20 @@ from .validate_storage import in_front_of, validate_cursor_state, validate_manag
 def validate_broker(broker: BrokerService, records: MemoryRecords) -> Iterator[str]:
     """Loaded topics are owned, under the epoch that they were opened with; each of them is sound."""
     topics = broker.topics
-    ownership = broker.ownership
-    if ownership._grants.keys() != topics.owned.keys():
-        yield f"there are grants for {list(ownership._grants)}, owned are {list(topics.owned)}"
-    for name, grant in ownership._grants.items():
-        entry = ownership._entry(TopicName.parse(name))
-        if entry is None or entry.epoch != grant.home_epoch:
-            yield f"{name} is granted as {grant}, and its slot has {entry}"
+    yield from topics.table.flaws()
+    for topic in topics.table.all_granted():
+        grant, entry = topic.grant, broker.ownership._entry(TopicName.parse(topic.full_name))
+        if grant is None or grant.epoch != topic.epoch:
+            yield f"{topic} is granted under epoch {topic.epoch}, by the grant {grant}"
+        elif entry is None or entry.epoch != grant.home_epoch:
+            yield f"{topic} is granted as {grant}, and its slot has {entry}"
     if broker.publish_budget.used_bytes < 0:
         yield f"fewer than no bytes are being published: {broker.publish_budget.used_bytes}"
     for name, topic in topics.loaded.items():
         opened = topic.ledger.epoch if isinstance(topic, PersistentTopic) else topic.epoch
-        if not topics.owned.get(name) == topic.epoch == opened:
-            yield f"{name} is loaded under epoch {topic.epoch}, owned under {topics.owned.get(name)}"
+        granted = topics.table.granted(name)
+        if granted is None or not granted.epoch == topic.epoch == opened:
+            yield f"{name} is loaded under epoch {topic.epoch}, granted as {granted and granted.epoch}"
         if isinstance(topic, PersistentTopic):
             yield from validate_topic(topic, records)
         elif isinstance(topic, NonPersistentTopic) and topic.publishing.pending:

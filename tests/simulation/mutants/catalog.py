@@ -23,6 +23,7 @@ from .mutant import Mutant
 from .namespaces import NAMESPACES
 from .original import ORIGINAL
 from .own import OWN
+from .owned import OWNED
 from .policies import POLICIES
 from .readers import READERS
 from .repair import REPAIR
@@ -47,6 +48,7 @@ MUTANTS = {
         *NAMESPACES,
         *ORIGINAL,
         *OWN,
+        *OWNED,
         *POLICIES,
         *READERS,
         *REPAIR,

@@ -5,9 +5,11 @@ from contextlib import ExitStack
 from typing import Any
 
 from magnetar.actors.broker.ownership import Ownership
-from magnetar.actors.loading.loads import TopicLoads
 from magnetar.actors.topics import idle_topics, loaded_topics
+from magnetar.actors.topics.loads import TopicLoads
+from magnetar.actors.topics.owned_topic import OwnedTopic
 from magnetar.actors.topics.persistent import PersistentTopic
+from magnetar.protocol.errors import MagnetarError
 from magnetar.storage.managed import record
 
 from .mutant import Mutant, replace
@@ -53,13 +55,13 @@ def _do_not_hear_of_duties(stack: ExitStack) -> None:
 
 def _give_a_load_up(stack: ExitStack) -> None:
     """What the broker loads by itself is tried once."""
-    ended = TopicLoads._ended
+    failed = TopicLoads._failed
 
-    def ending(self: TopicLoads[Any], name: str) -> None:
-        self._backoffs.pop(name, None)
-        ended(self, name)
+    def failing(self: TopicLoads, topic: OwnedTopic, error: MagnetarError) -> None:
+        topic.backoff = None
+        failed(self, topic, error)
 
-    replace(stack, TopicLoads, "_ended", ending)
+    replace(stack, TopicLoads, "_failed", failing)
 
 
 def _remember_releases_for_good(stack: ExitStack) -> None:
@@ -67,10 +69,14 @@ def _remember_releases_for_good(stack: ExitStack) -> None:
     registered = Ownership.registered
 
     def registering(self: Ownership) -> None:
-        slots, topics = self._released_slots, self._released
-        self._released_slots, self._released = {}, {}
+        slots, self._released_slots = self._released_slots, {}
+        topics = {topic: topic.released for topic in self.topics.table.records.values()}
+        for topic in topics:
+            topic.released = 0
         registered(self)
-        self._released_slots, self._released = slots, topics
+        self._released_slots = slots
+        for topic, number in topics.items():
+            topic.released = number
 
     replace(stack, Ownership, "registered", registering)
 

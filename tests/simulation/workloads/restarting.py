@@ -92,7 +92,8 @@ class Restarting(Workload):
         down = [one.name for one in others if not one.running or not (one.ready or one.name in has_session)]
         takers = [one for one in others if one in self.cluster.brokers]
         service = node.service
-        serves = list(service.topics.owned) if isinstance(service, BrokerService) and takers else []
+        served = service.topics.table.all_granted() if isinstance(service, BrokerService) and takers else []
+        serves = [topic.full_name for topic in served]
         self._watch.closes(node.name, carrier.process, down, serves)
         if node in self.cluster.bookies:
             stores = {one.name: one.service.store for one in others if one in self.cluster.bookies and one.ready}

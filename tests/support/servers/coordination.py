@@ -11,10 +11,10 @@ import uvloop
 
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.actors.coordinator.topic_methods import TopicMethods
-from magnetar.actors.members.contracts_coordinator import TopicGrant
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import NoSuchKey, NotAllowedError, ServiceUnitNotReady
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
+from magnetar.protocol.slots import TopicGrant
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import Identity, RpcConnection

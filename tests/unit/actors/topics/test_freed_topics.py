@@ -58,7 +58,7 @@ async def test_a_closed_topic_is_freed_without_the_garbage_collector(subscriptio
             await use_once(front, subscription_type)
             left = parts_of(front)
             front.topics.revoke(TOPIC)
-            await until(lambda: not front.topics._closing)
+            await until(lambda: not any(one.closing for one in front.topics.table.records.values()))
             with contextlib.suppress(TimeoutError):
                 await until(lambda: all(one() is None for one in left.values()), 5)
             assert [name for name, one in left.items() if one() is not None] == []

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from magnetar.actors.topics.idle_topics import duties_of
+from magnetar.actors.topics.owned_topic import OwnedState
 from magnetar.protocol.errors import MetadataUnavailable, ServiceUnitNotReady
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandAck, CommandCloseConsumer, CommandCloseProducer
 from magnetar.protocol.topics import TopicName
@@ -32,8 +33,8 @@ async def front_that_rests(**changes: object) -> AsyncIterator[BrokerFront]:
 
 
 def rests(front: BrokerFront, topic: str = TOPIC) -> bool:
-    idle = front.topics._idle
-    return topic in idle.resting.get("public/default", {}) and topic not in front.topics._closing
+    found = front.topics.table.granted(topic)
+    return found is not None and found.state is OwnedState.RESTING and found.closing is None
 
 
 async def publish(peer: WirePeer, topic: str, count: int, *, first: int = 0) -> None:
@@ -209,7 +210,7 @@ async def test_a_topic_that_moves_away_leaves_nothing_behind() -> None:
         await leave(peer)
         await until(lambda: rests(front))
         front.topics.revoke(TOPIC)
-        assert not front.topics._idle.resting and not front.topics._idle._idle
+        assert not front.topics.table.kept and not front.topics._idle._idle
         await peer.close()
 
 
@@ -233,10 +234,11 @@ async def test_a_topic_that_goes_to_rest_takes_no_client_from_that_step_on() -> 
         await peer.close()
         topic = front.topic
         await until(lambda: not topic.in_use)
-        closing = front.topics._close(topic, at_rest=b"duties")
+        record = front.topics.table.find(TOPIC)
+        assert record is not None
+        closing = front.topics._go_to_rest(record, b"duties")
         with pytest.raises(ServiceUnitNotReady, match="is closing"):
             topic.check_open()
-        assert closing is not None
         await closing
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.actors.topics.idle_topics import duties_of
+from magnetar.actors.topics.owned_topic import OwnedState
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import (
     MetadataUnavailable,
@@ -23,9 +24,14 @@ from magnetar.protocol.topics import TopicName
 from magnetar.storage.managed.record import LeftBehind
 from support.clients.wire_peer import entry
 from support.fakes.bookies import FakeCluster
-from support.servers.broker_bench import TOPIC, broker_front, until
+from support.servers.broker_bench import TOPIC, BrokerFront, broker_front, until
 
 NAME = TopicName.parse(TOPIC)
+
+
+def state_of(front: BrokerFront) -> OwnedState:
+    topic = front.topics.table.find(TOPIC)
+    return OwnedState.RELEASED if topic is None else topic.state
 
 
 async def test_concurrent_users_share_one_load():
@@ -87,7 +93,7 @@ async def test_a_policy_that_gives_a_topic_at_rest_something_to_do_loads_it():
     async with broker_front() as front:
         front.left = {TOPIC: LeftBehind(duties_of(front.topics.policies.of(NAME)))}
         front.topics.assign(TOPIC, 2, load=True)
-        await until(lambda: front.topics._idle.rests(TOPIC))
+        await until(lambda: state_of(front) is OwnedState.RESTING)
         front.topics.policies.take([("public/default", 1, {"message_ttl": 5})])
         await until(lambda: TOPIC in front.topics.loaded)
 
@@ -310,11 +316,9 @@ async def test_a_revoked_topic_completes_its_publishes_then_sends_its_clients_aw
 
 async def test_a_released_topic_is_refused_until_it_is_granted_again():
     async with broker_front() as front:
-        revoked = []
-        front.topics.on_revoked = revoked.append
         await front.topics.get(NAME)
         await front.topics.release(TOPIC)
-        assert front.ledger.closed and revoked == [TOPIC]
+        assert front.ledger.closed and state_of(front) is OwnedState.RELEASED
         with pytest.raises(ServiceUnitNotReady):
             await front.topics.get(NAME)
         front.topics.assign(TOPIC, 2, load=False)
@@ -366,7 +370,7 @@ async def test_a_deletion_closes_what_is_open_under_an_earlier_epoch_first():
         await front.topics.get(NAME)
         ledger = front.ledger
         await front.topics.delete(NAME, 2)
-        assert ledger.closed and not front.topics.loaded and not front.topics.owned and not front.ledgers
+        assert ledger.closed and not front.topics.loaded and not front.topics.table.all_granted() and not front.ledgers
 
 
 async def test_a_lost_session_closes_everything():
@@ -376,7 +380,7 @@ async def test_a_lost_session_closes_everything():
             front.topics.assign(name, 1, load=True)
         await until(lambda: len(front.topics.loaded) == 10)
         await front.topics.close_all()
-        assert not front.topics.loaded and not front.topics.owned
+        assert not front.topics.loaded and not front.topics.table.all_granted()
         assert all(ledger.closed for ledger in front.ledgers.values())
         front.topics.assign(TOPIC, 5, load=False)
         await front.topics.get(NAME)
