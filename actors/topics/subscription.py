@@ -75,8 +75,16 @@ class Subscription(SubscriptionMembers):
         dispatcher = ref(made)  # it has the view, so a reference would be a cycle
         view.wanted = lambda: (one := dispatcher()) is not None and _reads_compacted(one)
         if isinstance(made, SharedDispatcher) and isinstance(made.gate, Delays) and self.cursor.side is not None:
-            made.gate.use_spill(partial(_new_buckets, self, self.cursor.side, made.slots))
+            made.gate.use_spill(partial(self._new_buckets, self.cursor.side, made.slots))
         return made
+
+    def _new_buckets(
+        self, side: SideLedgers, slots: int, index: DelayedEntries, changed: Callable[[], None]
+    ) -> DelayBuckets:
+        def unreadable() -> None:
+            self.disconnect_all(for_reset=True)
+
+        return DelayBuckets(self.host, self.cursor, side, index, slots=slots, changed=changed, unreadable=unreadable)
 
     @property
     def reads_compacted(self) -> bool:
@@ -297,20 +305,6 @@ class Subscription(SubscriptionMembers):
 
 def _reads_compacted(dispatcher: Dispatcher) -> bool:
     return dispatcher.active is not None and dispatcher.active.read_compacted
-
-
-def _new_buckets(
-    subscription: Subscription,
-    side: SideLedgers,
-    slots: int,
-    index: DelayedEntries,
-    changed: Callable[[], None],
-) -> DelayBuckets:
-    def unreadable() -> None:
-        subscription.disconnect_all(for_reset=True)
-
-    host, cursor = subscription.host, subscription.cursor
-    return DelayBuckets(host, cursor, side, index, slots=slots, changed=changed, unreadable=unreadable)
 
 
 def counts_of(subscription: Subscription) -> list[list[int]]:

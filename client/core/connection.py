@@ -12,7 +12,6 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message as WireMessage
@@ -230,13 +229,13 @@ class ClientConnection(asyncio.Protocol):
             BaseCommand.CLOSE_PRODUCER: self._on_close_producer,
             BaseCommand.CLOSE_CONSUMER: self._on_close_consumer,
             BaseCommand.ACTIVE_CONSUMER_CHANGE: self._on_active_consumer_change,
+            BaseCommand.REACHED_END_OF_TOPIC: self._on_end_of_topic,
+            BaseCommand.WATCH_TOPIC_UPDATE: self._on_topic_update,
             BaseCommand.PING: self._on_ping,
+            BaseCommand.PONG: self._on_pong,
         }
         self._handlers.update(dict.fromkeys(_ANSWERS, self.on_answer))
-        self._handlers[BaseCommand.WATCH_TOPIC_LIST_SUCCESS] = partial(_hand_over_list, self)
-        self._handlers[BaseCommand.WATCH_TOPIC_UPDATE] = partial(_hand_over_update, self)
-        self._handlers[BaseCommand.PONG] = partial(_note_pong, self)
-        self._handlers[BaseCommand.REACHED_END_OF_TOPIC] = partial(_note_end, self)
+        self._handlers[BaseCommand.WATCH_TOPIC_LIST_SUCCESS] = self._on_topic_list
 
     # ---- For those who use it ----
 
@@ -438,29 +437,25 @@ class ClientConnection(asyncio.Protocol):
         if consumer is not None and consumer.active_changed is not None:
             consumer.active_changed(change.is_active)
 
+    def _on_end_of_topic(self, command: BaseCommand, entry: bytes | None) -> None:
+        consumer = self.consumers.get(command.reachedEndOfTopic.consumer_id)
+        if consumer is not None:
+            consumer.registration.at_end = True
 
-def _hand_over_list(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:
-    """An answer, too. The watcher has it before the updates that follow, whenever its caller goes on."""
-    watcher = connection.watchers.get(command.watchTopicListSuccess.watcher_id)
-    if watcher is not None:
-        watcher.listed(command.watchTopicListSuccess)
-    connection.on_answer(command, entry)
+    def _on_topic_list(self, command: BaseCommand, entry: bytes | None) -> None:
+        """An answer, too. The watcher has it before the updates that follow, whenever its caller goes on."""
+        watcher = self.watchers.get(command.watchTopicListSuccess.watcher_id)
+        if watcher is not None:
+            watcher.listed(command.watchTopicListSuccess)
+        self.on_answer(command, entry)
 
+    def _on_topic_update(self, command: BaseCommand, entry: bytes | None) -> None:
+        watcher = self.watchers.get(command.watchTopicUpdate.watcher_id)
+        if watcher is not None:
+            watcher.updated(command.watchTopicUpdate)
 
-def _note_pong(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:
-    connection.liveness.ponged()
-
-
-def _note_end(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:
-    consumer = connection.consumers.get(command.reachedEndOfTopic.consumer_id)
-    if consumer is not None:
-        consumer.registration.at_end = True
-
-
-def _hand_over_update(connection: ClientConnection, command: BaseCommand, entry: bytes | None) -> None:
-    watcher = connection.watchers.get(command.watchTopicUpdate.watcher_id)
-    if watcher is not None:
-        watcher.updated(command.watchTopicUpdate)
+    def _on_pong(self, command: BaseCommand, entry: bytes | None) -> None:
+        self.liveness.ponged()
 
 
 async def connect(
