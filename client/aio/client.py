@@ -38,7 +38,6 @@ from ..producing.topic_producer import TopicProducer
 from .consumer import AsyncConsumer
 from .producer import AsyncProducer
 from .reader import AsyncReader, TopicReader
-from .schema_producer import producer_face
 from .table_view import AsyncTableView
 
 
@@ -229,7 +228,7 @@ class AsyncClient:
         core = self._running_core()
         producer = TopicProducer(core, configuration)
         await producer.open()
-        return producer_face(configuration)(core, producer)
+        return AsyncProducer(core, producer)
 
     async def subscribe(
         self,

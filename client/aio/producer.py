@@ -7,13 +7,14 @@ from datetime import timedelta
 from ...protocol.errors import AlreadyClosed, MagnetarError
 from ..core.context import Core
 from ..core.message_id import MessageId
-from ..core.options import refuse
 from ..core.results import Result
 from ..core.threading_bridge import LoopSignal
+from ..producing.interception import Interception
 from ..producing.outbox import Outbox, SendCallback, ignore
+from ..producing.outgoing import Outgoing, seen_of
 from ..producing.partition_producer import Failing
 from ..producing.send_outcome import SendOutcome
-from ..producing.topic_producer import TopicProducer, check_attributes, delivery_time_ms, payload_of, payloads_of
+from ..producing.topic_producer import TopicProducer
 from .facts import ProducerFacts
 
 
@@ -26,6 +27,8 @@ class AsyncProducer(ProducerFacts):
         self._blocks = producer.configuration.block_if_queue_full
         self._sealing = False
         self._closed = False
+        if producer.configuration.interceptors:
+            producer.interception = Interception(self, producer.configuration.interceptors)
 
     async def send(
         self,
@@ -68,20 +71,19 @@ class AsyncProducer(ProducerFacts):
             OperationNotSupported: If an option asks for a feature that is not supported.
             MagnetarError: What the broker answers, as the class of its error.
         """
-        if replication_clusters or disable_replication:
-            refuse("send", replication_clusters=replication_clusters, disable_replication=disable_replication)
-        deliver_at_ms = self._delivery_time_ms(deliver_at, deliver_after) if deliver_at or deliver_after else None
-        outcome, future = self._outcome(1)
-        while True:
-            outbox = self._enqueue(
-                content, outcome, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
-            )
-            if outbox is None:
-                break
-            await self._space(outbox)
-        self._seal_soon()
-        await future
-        return outcome.ids[0]
+        message = self._producer.outgoing(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
+        )
+        return await self._send(message)
 
     def send_async(
         self,
@@ -118,14 +120,22 @@ class AsyncProducer(ProducerFacts):
             ProducerQueueIsFull: If the queue is full and there is no callback.
             OperationNotSupported: If an option asks for a feature that is not supported.
         """
-        if replication_clusters or disable_replication:
-            refuse("send_async", replication_clusters=replication_clusters, disable_replication=disable_replication)
-        deliver_at_ms = self._delivery_time_ms(deliver_at, deliver_after) if deliver_at or deliver_after else None
-        told = callback or ignore
-        outbox = self._enqueue(
-            content, told, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
+        message = self._producer.outgoing(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
         )
-        if outbox is not None:
+        if self._producer.interception is not None:
+            callback = self._producer.interception.told(message, callback)
+        outbox = self._choose(message)
+        if not outbox.offer(message, callback or ignore):
             report(callback, self._producer.refusal(outbox))
 
     async def send_many(self, payloads: Sequence[object], callback: SendCallback | None = None) -> list[MessageId]:
@@ -146,9 +156,15 @@ class AsyncProducer(ProducerFacts):
             AlreadyClosed: If the producer is closed.
             MagnetarError: What the broker answers, as the class of its error.
         """
+        if self._producer.interception is not None:  # one by one
+            if callback is None:
+                return [await self.send(payload) for payload in payloads]
+            for payload in payloads:
+                self.send_async(payload, callback)
+            return []
+        contents = self._producer.plain(payloads)
         if self._closed:
             raise AlreadyClosed("the producer is closed: create a new one")
-        contents = payloads_of(payloads)
         if not contents:
             return []
         outcome, future = self._outcome(len(contents))
@@ -179,9 +195,33 @@ class AsyncProducer(ProducerFacts):
         """
         self._closed = True
         await self._producer.close()
+        if self._producer.interception is not None:
+            self._producer.interception.close()
 
-    def _delivery_time_ms(self, deliver_at: object, deliver_after: object) -> int | None:
-        return delivery_time_ms(deliver_at, deliver_after, self._core.environment.clock.now_ms())
+    async def _send(self, message: bytes | Outgoing) -> MessageId:
+        interception = self._producer.interception
+        if interception is None:
+            return await self._store(message)
+        try:
+            message_id = await self._store(message)
+        except MagnetarError as error:
+            interception.outcome(seen_of(message), None, error)
+            raise
+        interception.outcome(seen_of(message), message_id, None)
+        return message_id
+
+    async def _store(self, message: bytes | Outgoing) -> MessageId:
+        outcome, future = self._outcome(1)
+        while not (outbox := self._choose(message)).offer(message, outcome):
+            await self._space(outbox)
+        self._seal_soon()
+        await future
+        return outcome.ids[0]
+
+    def _choose(self, message: bytes | Outgoing) -> Outbox:
+        if self._closed:
+            raise AlreadyClosed("the producer is closed: create a new one")
+        return self._producer.choose(message)
 
     def _outcome(self, expected: int) -> tuple[SendOutcome, "asyncio.Future[None]"]:
         future: asyncio.Future[None] = self._core.loop.create_future()
@@ -196,39 +236,6 @@ class AsyncProducer(ProducerFacts):
 
         outcome = SendOutcome(expected, done)
         return outcome, future
-
-    def _outbox(
-        self,
-        content: bytes | None,
-        properties: Mapping[str, str] | None,
-        partition_key: str | None,
-        ordering_key: str | None,
-        event_timestamp: int | None,
-    ) -> Outbox:
-        if self._closed:
-            raise AlreadyClosed("the producer is closed: create a new one")
-        return self._producer.choose(content, properties, partition_key, ordering_key, event_timestamp)
-
-    def _enqueue(
-        self,
-        content: object,
-        callback: SendCallback,
-        properties: Mapping[str, str] | None,
-        partition_key: str | None,
-        ordering_key: str | None,
-        sequence_id: int | None,
-        event_timestamp: int | None,
-        deliver_at_ms: int | None,
-    ) -> Outbox | None:
-        """None if the message was accepted, else the outbox that has no space for it."""
-        payload = payload_of(content)
-        attributes = check_attributes(
-            content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
-        )
-        data = payload or b""
-        outbox = self._outbox(payload, properties, partition_key, ordering_key, event_timestamp)
-        accepted = outbox.add(data, callback) if attributes is None else outbox.add_with(data, attributes, callback)
-        return None if accepted else outbox
 
     async def _space(self, outbox: Outbox, *, wait: bool = False) -> None:
         """Until `outbox` has space. Raises ProducerQueueIsFull at once if this producer does not wait."""

@@ -41,7 +41,6 @@ from .consumer import Consumer
 from .loop import Running, obtain
 from .producer import Producer
 from .reader import Reader
-from .schema_producer import producer_face
 from .table_view import TableView
 
 
@@ -223,7 +222,7 @@ class Client:
             ProducerFenced: If another producer has exclusive access, or had it since.
         """
         configuration = ProducerConfiguration.of({**locals(), **options})
-        return producer_face(configuration)(self, self.open_producer(configuration))
+        return Producer(self, self.open_producer(configuration))
 
     def subscribe(
         self,

@@ -5,20 +5,21 @@ loop is woken once per batch.
 """
 
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from ...protocol.errors import OperationNotSupported
+from ...protocol.errors import MagnetarError, OperationNotSupported
 from ..aio.facts import ProducerFacts
 from ..aio.producer import report
 from ..core.configuration import ProducerConfiguration
 from ..core.message_id import MessageId
-from ..core.options import refuse
-from ..producing.attributes import Attributes
+from ..producing.interception import Interception
 from ..producing.outbox import Outbox, SendCallback, ignore
+from ..producing.outgoing import Outgoing, seen_of
 from ..producing.send_outcome import SendOutcome
-from ..producing.topic_producer import TopicProducer, as_bytes, check_attributes, delivery_time_ms, payload_of
+from ..producing.topic_producer import TopicProducer
 from .pickling import OpensLater
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
     Pickles as its client and configuration: what comes out is a new producer like it, created when it is first used.
     """
 
-    _SET_BY_OPENING = frozenset({"_running", "_producer", "_blocks", "_router", "_outboxes", "_outbox"})
+    _SET_BY_OPENING = frozenset({"_running", "_producer", "_blocks", "_plain", "_router", "_outboxes", "_outbox"})
 
     def __init__(self, client: "Client", producer: TopicProducer) -> None:
         self._client = client
@@ -39,6 +40,11 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         self._running = client.running
         self._producer = producer
         self._blocks = producer.configuration.block_if_queue_full
+        configuration = producer.configuration
+        self._plain = configuration.schema is None and not configuration.interceptors
+        """Whether bytes are payloads as they are."""
+        if configuration.interceptors:
+            producer.interception = Interception(weakref.proxy(self), configuration.interceptors)
         self._router = producer.router
         self._outboxes = [one.outbox for one in producer.producers]
         self._outbox = self._outboxes[0]
@@ -95,30 +101,19 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             MagnetarError: What the broker answers, as the class of its error.
         """
         self._refuse_on_loop()
-        if replication_clusters or disable_replication:
-            refuse("send", replication_clusters=replication_clusters, disable_replication=disable_replication)
-        payload = payload_of(content)
-        data = payload or b""
-        deliver_at_ms = self._delivery_time_ms(deliver_at, deliver_after) if deliver_at or deliver_after else None
-        attributes = check_attributes(
-            content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
+        message = self._producer.outgoing(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
         )
-        done = _Gate()
-        outcome = SendOutcome(1, done.open)
-        while True:
-            outbox = self._producer.choose(payload, properties, partition_key, ordering_key, event_timestamp)
-            if attributes is None:
-                accepted = outbox.add(data, outcome)
-            else:
-                accepted = outbox.add_with(data, attributes, outcome)
-            if accepted:
-                break
-            self._wait_for_space(outbox, self._blocks)
-        outbox.seal()
-        done.wait()
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.ids[0]
+        return self._send(message)
 
     def send_async(
         self,
@@ -157,16 +152,17 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             OperationNotSupported: If an option asks for a feature that is not supported.
         """
         if (
-            properties is None
+            self._plain
+            and content.__class__ is bytes
+            and properties is None
             and partition_key is None
             and ordering_key is None
             and sequence_id is None
+            and replication_clusters is None
+            and disable_replication is None
             and event_timestamp is None
             and deliver_at is None
             and deliver_after is None
-            and replication_clusters is None
-            and disable_replication is None
-            and content.__class__ is bytes
         ):
             router = self._router
             if router is None:
@@ -174,41 +170,28 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             elif router.current >= 0:
                 outbox = self._outboxes[router.current]
             else:
-                outbox = self._producer.choose(content, None, None, None, None)  # pyright: ignore[reportArgumentType] - checked above
+                outbox = self._producer.choose(content)  # pyright: ignore[reportArgumentType] - checked above
             if outbox.add(content, callback or ignore):  # pyright: ignore[reportArgumentType] - checked above
                 return
-        if replication_clusters or disable_replication:
-            refuse("send_async", replication_clusters=replication_clusters, disable_replication=disable_replication)
-        deliver_at_ms = self._delivery_time_ms(deliver_at, deliver_after) if deliver_at or deliver_after else None
-        attributes = check_attributes(
-            content, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
+        message = self._producer.outgoing(
+            content,
+            properties,
+            partition_key,
+            ordering_key,
+            sequence_id,
+            replication_clusters,
+            disable_replication,
+            event_timestamp,
+            deliver_at,
+            deliver_after,
         )
-        self._send_async_with(payload_of(content), callback or ignore, attributes)
-
-    def _send_async_with(self, content: bytes | None, callback: SendCallback, attributes: Attributes | None) -> None:
-        data = content or b""
-        while True:
-            if attributes is None:
-                outbox = self._producer.choose(content, None, None, None, None)
-                accepted = outbox.add(data, callback)
-            else:
-                outbox = self._producer.choose(
-                    content,
-                    attributes.properties,
-                    attributes.partition_key,
-                    attributes.ordering_key,
-                    attributes.event_timestamp,
-                )
-                accepted = outbox.add_with(data, attributes, callback)
-            if accepted:
-                return
+        if self._producer.interception is not None:
+            callback = self._producer.interception.told(message, callback)
+        while not (outbox := self._producer.choose(message)).offer(message, callback or ignore):
             if outbox.failure is not None or not self._blocks or self._running.is_here():
                 report(callback, self._producer.refusal(outbox))
                 return
             self._wait_for_space(outbox, True)
-
-    def _delivery_time_ms(self, deliver_at: object, deliver_after: object) -> int | None:
-        return delivery_time_ms(deliver_at, deliver_after, self._running.core.environment.clock.now_ms())
 
     def send_many(self, payloads: Sequence[object], callback: SendCallback | None = None) -> list[MessageId]:
         """Publish many plain messages at the cost of a few list operations.
@@ -229,16 +212,21 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             MagnetarError: What the broker answers, as the class of its error.
         """
         self._refuse_on_loop()
-        if set(map(type, payloads)) != {bytes}:
-            payloads = [as_bytes(payload) for payload in payloads]
-            if not payloads:
-                return []
-        count = len(payloads)
+        if self._producer.interception is not None:  # one by one
+            if callback is None:
+                return [self.send(payload) for payload in payloads]
+            for payload in payloads:
+                self.send_async(payload, callback)
+            return []
+        contents = self._producer.plain(payloads)
+        if not contents:
+            return []
+        count = len(contents)
         done = _Gate()
         outcome = SendOutcome(count, done.open)
         start = 0
         while start < count:
-            accepted, outbox = self._producer.extend(payloads, start, callback or outcome)  # pyright: ignore[reportArgumentType] - checked above
+            accepted, outbox = self._producer.extend(contents, start, callback or outcome)
             start += accepted
             if not accepted:
                 self._wait_for_space(outbox, True)
@@ -267,6 +255,31 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         if self.is_unopened:
             return
         self._client.close_one(self._producer)
+        if self._producer.interception is not None:
+            self._producer.interception.close()
+
+    def _send(self, message: bytes | Outgoing) -> MessageId:
+        interception = self._producer.interception
+        if interception is None:
+            return self._store(message)
+        try:
+            message_id = self._store(message)
+        except MagnetarError as error:
+            interception.outcome(seen_of(message), None, error)
+            raise
+        interception.outcome(seen_of(message), message_id, None)
+        return message_id
+
+    def _store(self, message: bytes | Outgoing) -> MessageId:
+        done = _Gate()
+        outcome = SendOutcome(1, done.open)
+        while not (outbox := self._producer.choose(message)).offer(message, outcome):
+            self._wait_for_space(outbox, self._blocks)
+        outbox.seal()
+        done.wait()
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.ids[0]
 
     def _refuse_on_loop(self) -> None:
         if self._running.is_here():

@@ -48,11 +48,11 @@ from ..core.configuration import (
 )
 from ..core.context import Core
 from ..core.message_id import MessageId
-from ..producing.attributes import Attributes
+from ..producing.outgoing import Outgoing, checked
 from ..producing.producer_statistics import producer_stats
 from ..producing.send_counts import SendFigures
 from ..producing.send_outcome import SendOutcome
-from ..producing.topic_producer import TopicProducer, check_attributes
+from ..producing.topic_producer import TopicProducer
 from ..schemas.schema import EncodedKey
 from ..statistics.figures import ProducerStats
 
@@ -314,25 +314,18 @@ class LetterProducer:
                     done.set_result(None)
 
             outcome = SendOutcome(1, ended)
-            attributes = Attributes(
+            letter = Outgoing(
+                None if message.has_null_value() else message.data(),
                 properties,
                 _key_of(message),
                 message.ordering_key() or None,
                 None,
                 message.event_timestamp() or None,
-                message.has_null_value(),
                 deliver_at_ms,
                 version,
             )
-            content = message.data()
-            outbox = producer.choose(
-                None if attributes.null_value else content,
-                properties,
-                attributes.partition_key,
-                attributes.ordering_key,
-                attributes.event_timestamp,
-            )
-            if not outbox.add_with(content, attributes, outcome):
+            outbox = producer.choose(letter)
+            if not outbox.add_with(letter, outcome):
                 raise outbox.failure or ProducerQueueIsFull(
                     f"the producer on {producer.topic.full} has no room for another letter: the message comes again"
                 )
@@ -470,7 +463,7 @@ class Letters:
         copied = letter_properties(message, self.policy.subscription, properties)
         times = reconsume_times(copied) + 1
         copied = dict(sorted({**copied, RECONSUMETIMES: str(times), DELAY_TIME: str(delay_ms)}.items()))
-        check_attributes(b"", copied, None, None, None, None)
+        checked(b"", copied)
         if times > self.policy.max_redeliver_count:
             await self._dead_letter_producer(message.topic_name()).send(message, copied)
         else:

@@ -1,7 +1,7 @@
 """The interceptors of one producer, called one after the other.
 
 What an interceptor raises is logged, and the others are called all the same. A message that an interceptor does not
-return stays as it was. Producers without interceptors are of the plain classes, and pay nothing.
+return stays as it was.
 """
 
 import logging
@@ -13,6 +13,7 @@ from ..core.message_id import MessageId
 from ..core.outgoing_message import OutgoingMessage
 from ..core.results import Result
 from .outbox import SendCallback
+from .outgoing import Outgoing, checked, payload_of, seen_of
 from .partition_producer import Failing
 
 logger = logging.getLogger(__name__)
@@ -24,9 +25,23 @@ class Interception:
     def __init__(self, face: object, interceptors: Sequence[ProducerInterceptor]) -> None:
         self._face = face
         self._interceptors = interceptors
+        self._closed = False
 
-    def before_send(self, message: OutgoingMessage) -> OutgoingMessage:
-        """The message as the interceptors want it."""
+    def message(self, given: OutgoingMessage, sequence_id: int | None, deliver_at_ms: int | None) -> Outgoing:
+        """The message as the interceptors want it. Raises InvalidMessage, after they have heard of it."""
+        seen = self._before_send(given)
+        try:
+            fields = {**seen.fields(), "sequence_id": sequence_id, "deliver_at_ms": deliver_at_ms}
+            message = checked(**{**fields, "content": payload_of(fields["content"])})  # type: ignore[arg-type]
+        except MagnetarError as error:
+            self.outcome(seen, None, error)
+            raise
+        if isinstance(message, bytes):
+            message = Outgoing(message)
+        message.seen = seen
+        return message
+
+    def _before_send(self, message: OutgoingMessage) -> OutgoingMessage:
         for one in self._interceptors:
             try:
                 returned: object = one.before_send(self._face, message)
@@ -39,13 +54,19 @@ class Interception:
                 logger.error("an interceptor returned no message, so it is ignored")
         return message
 
+    def told(self, message: bytes | Outgoing, callback: SendCallback | None) -> SendCallback:
+        """The callback of a message, which tells the interceptors first. They alone hear of it without a callback."""
+        return InterceptedCallback(self, seen_of(message), callback)
+
     def outcome(self, message: OutgoingMessage, message_id: MessageId | None, error: MagnetarError | None) -> None:
         """A message is stored, or has failed."""
         self._each(lambda one: one.on_send_acknowledgement(self._face, message, message_id, error))
 
     def close(self) -> None:
-        """The producer is closed."""
-        self._each(lambda one: one.close())
+        """The producer is closed. Interceptors hear it once."""
+        if not self._closed:
+            self._closed = True
+            self._each(lambda one: one.close())
 
     def _each(self, tell: Callable[[ProducerInterceptor], None]) -> None:
         for one in self._interceptors:

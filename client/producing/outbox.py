@@ -28,7 +28,7 @@ from ..core.message_id import MessageId
 from ..core.pending_pool import PendingPool
 from ..core.results import Result
 from ..core.threading_bridge import Handover
-from .attributes import Attributes
+from .outgoing import Outgoing
 
 SendCallback = Callable[[Result, MessageId], object]
 
@@ -78,7 +78,7 @@ class Batch:
         *,
         batched: bool,
         encoded: bool,
-        attributes: Attributes | None,
+        attributes: Outgoing | None,
         size_bytes: int = 0,
     ) -> None:
         self.size_bytes = size_bytes
@@ -114,7 +114,7 @@ class _Attributed:
 
     __slots__ = ("first", "last_number", "numbered", "overhead_bytes")
 
-    def __init__(self, first: Attributes | None) -> None:
+    def __init__(self, first: Outgoing | None) -> None:
         self.first = first
         """Of the batch's first message."""
         self.numbered = 0
@@ -204,10 +204,11 @@ class Outbox:
         self._wake(self._on_work)
         return True
 
-    def add_with(self, content: bytes, attributes: Attributes, callback: SendCallback) -> bool:
-        """Accept a message with attributes. False as in `add`."""
-        alone = not self._batching or attributes.deliver_at_ms is not None
-        piece = content if alone else attributes.encode(content)
+    def add_with(self, message: Outgoing, callback: SendCallback) -> bool:
+        """Accept a message with more than a payload. False as in `add`."""
+        content = message.payload
+        alone = not self._batching or message.deliver_at_ms is not None
+        piece = content if alone else message.encode()
         with self.lock:
             if self.pending >= self.pending_max and not self._borrow():
                 return False
@@ -215,21 +216,21 @@ class Outbox:
             if alone:
                 if self._callbacks:
                     self._seal()
-                self._seal_one(content, callback, attributes)
+                self._seal_one(content, callback, message)
             else:
                 if self._size + len(piece) > self._bytes_max and self._callbacks:
                     self._seal()
                 attributed = self._attributed
                 if attributed is None:
-                    attributed = self._attributed = _Attributed(None if self._payloads else attributes)
+                    attributed = self._attributed = _Attributed(None if self._payloads else message)
                     if self._payloads:
                         self._payloads = [encode_batch(self._payloads)]
                 self._payloads.append(piece)
                 self._callbacks.append(callback)
                 self._size += len(piece)
                 attributed.overhead_bytes += len(piece) - len(content) - MESSAGE_OVERHEAD_BYTES
-                attributed.last_number = attributes.sequence_id
-                if attributes.sequence_id is not None:
+                attributed.last_number = message.sequence_id
+                if message.sequence_id is not None:
                     attributed.numbered += 1
                 if len(self._callbacks) >= self._messages_max or self._size >= self._bytes_max:
                     self._seal_full()
@@ -240,6 +241,10 @@ class Outbox:
             self._told = True
         self._wake(self._on_work)
         return True
+
+    def offer(self, message: bytes | Outgoing, callback: SendCallback) -> bool:
+        """Accept a message. False as in `add`."""
+        return self.add(message, callback) if isinstance(message, bytes) else self.add_with(message, callback)
 
     def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback, one_batch: bool = False) -> int:
         """Accept plain payloads from `contents[start:]` on, as many as there is space for; returns how many.
@@ -312,7 +317,7 @@ class Outbox:
         if self.on_full is not None:
             self.on_full()
 
-    def _seal_one(self, content: bytes, callback: SendCallback, attributes: Attributes | None) -> None:
+    def _seal_one(self, content: bytes, callback: SendCallback, attributes: Outgoing | None) -> None:
         number = attributes.sequence_id if attributes is not None else None
         if number is None:
             number = self.next_sequence_id
@@ -445,7 +450,7 @@ class _OpenBatch:
 
     __slots__ = ("attributes", "callbacks", "first_sequence_id", "last_sequence_id", "pieces", "size_bytes")
 
-    def __init__(self, attributes: Attributes, first_sequence_id: int) -> None:
+    def __init__(self, attributes: Outgoing, first_sequence_id: int) -> None:
         self.attributes = attributes
         self.first_sequence_id = first_sequence_id
         self.last_sequence_id = first_sequence_id
@@ -472,31 +477,23 @@ class KeyedOutbox(Outbox):
         """As in Outbox."""
         if not self._batching:
             return super().add(content, callback)
-        return self.add_with(content, Attributes(), callback)
+        return self.add_with(Outgoing(content), callback)
 
-    def add_with(self, content: bytes, attributes: Attributes, callback: SendCallback) -> bool:
+    def add_with(self, message: Outgoing, callback: SendCallback) -> bool:
         """As in Outbox."""
-        if not self._batching or attributes.deliver_at_ms is not None:
-            return super().add_with(content, attributes, callback)
-        key = attributes.ordering_key if attributes.ordering_key is not None else attributes.partition_key
+        if not self._batching or message.deliver_at_ms is not None:
+            return super().add_with(message, callback)
+        key = message.ordering_key if message.ordering_key is not None else message.partition_key
         with self.lock:
             if self.pending >= self.pending_max and not self._borrow():
                 return False
             self.pending += 1
-            number = attributes.sequence_id
+            number = message.sequence_id
             if number is None:
                 number = self.next_sequence_id
                 self.next_sequence_id = number + 1
-            numbered = Attributes(
-                attributes.properties,
-                attributes.partition_key,
-                attributes.ordering_key,
-                number,
-                attributes.event_timestamp,
-                attributes.null_value,
-                schema_version=attributes.schema_version,
-            )
-            piece = numbered.encode(content)
+            numbered = message.numbered(number)
+            piece = numbered.encode()
             if self._size + len(piece) > self._bytes_max and self._callbacks:
                 self._seal()
             batch = self._by_key.get(key)
@@ -504,7 +501,7 @@ class KeyedOutbox(Outbox):
                 batch = self._by_key[key] = _OpenBatch(numbered, number)
             batch.pieces.append(piece)
             batch.callbacks.append(callback)
-            batch.size_bytes += len(content)
+            batch.size_bytes += len(message.payload)
             batch.last_sequence_id = number
             self._callbacks.append(callback)
             self._size += len(piece)
@@ -618,7 +615,7 @@ class MeteredOutbox(Outbox):
         super()._seal()
         self._count(first, size)
 
-    def _seal_one(self, content: bytes, callback: SendCallback, attributes: Attributes | None) -> None:
+    def _seal_one(self, content: bytes, callback: SendCallback, attributes: Outgoing | None) -> None:
         first = len(self._sealed)
         super()._seal_one(content, callback, attributes)
         self._count(first, len(content) + MESSAGE_OVERHEAD_BYTES)

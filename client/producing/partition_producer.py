@@ -53,9 +53,9 @@ from ..core.registration import Registration, RegistrationKind, RegistrationStat
 from ..core.results import Result
 from ..crypto.encryption import MessageEncryptor
 from ..schemas.schema import EncodedKey
-from .attributes import Attributes
 from .chunking import Chunk, cut, in_order, take_back
 from .outbox import Batch, Flush, Outbox, SendCallback, ignore
+from .outgoing import Outgoing
 from .send_counts import SendCounts
 
 logger = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class EntryEncoder:
         return [build(metadata, payload)]
 
 
-def _attributes(attributes: Attributes, batched: bool) -> MessageMetadata:
+def _attributes(attributes: Outgoing, batched: bool) -> MessageMetadata:
     """The fields of a message, or of a batch's first message, that the entry's metadata shows."""
     metadata = MessageMetadata()
     if attributes.partition_key is not None:
@@ -141,7 +141,7 @@ def _attributes(attributes: Attributes, batched: bool) -> MessageMetadata:
         metadata.properties.extend([KeyValue(key=key, value=value) for key, value in attributes.properties.items()])
     if attributes.event_timestamp:
         metadata.event_time = attributes.event_timestamp
-    if attributes.null_value:
+    if attributes.content is None:
         metadata.null_value = True
     if attributes.deliver_at_ms is not None:
         metadata.deliver_at_time = attributes.deliver_at_ms

@@ -17,7 +17,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import cast
 
 from ...protocol.errors import AlreadyClosed, CryptoError, InvalidConfiguration, InvalidMessage, MagnetarError
 from ...protocol.hashing import java_string_hash, murmur3_32
@@ -33,15 +32,18 @@ from ..core.configuration import (
 )
 from ..core.context import Core
 from ..core.forking import inherited_error
+from ..core.options import refuse
 from ..core.outgoing_message import OutgoingMessage
 from ..core.pending_pool import PendingPool
 from ..crypto.encryption import RENEWAL_RETRY_S, RENEWAL_S, MessageEncryptor
 from ..crypto.keys import ProducerCryptoFailureAction
 from ..schemas.automatic import AutoProduceBytesSchema, ProducedBytes
-from .attributes import Attributes
+from .interception import Interception
 from .outbox import Outbox, SendCallback, outbox_type
+from .outgoing import Outgoing, checked, delivery_time_ms, payload_of, payloads_of, seen_of
 from .partition_producer import PartitionProducer
 from .producer_statistics import ProducerStatistics
+from .values import encoded, encoded_without_key
 
 logger = logging.getLogger(__name__)
 
@@ -249,6 +251,8 @@ class TopicProducer:
         self.producers: list[PartitionProducer] = []
         self.router: Router | None = None
         """None for an unpartitioned topic."""
+        self.interception: Interception | None = None
+        """The face sets it: interceptors are told of the face that they belong to."""
         self.statistics = ProducerStatistics(core, self)
         self._core = core
         self._ticking: dict[PartitionProducer, None] = {}
@@ -345,22 +349,67 @@ class TopicProducer:
 
     # ---- Choice ----
 
-    def choose(
+    def outgoing(
         self,
-        content: bytes | None,
-        properties: Mapping[str, str] | None,
-        partition_key: str | None,
-        ordering_key: str | None,
-        event_timestamp: int | None,
-    ) -> Outbox:
-        """The outbox of the partition that such a message goes to."""
+        content: object,
+        properties: Mapping[str, str] | None = None,
+        partition_key: str | None = None,
+        ordering_key: str | None = None,
+        sequence_id: int | None = None,
+        replication_clusters: object = None,
+        disable_replication: bool | None = None,
+        event_timestamp: int | None = None,
+        deliver_at: int | None = None,
+        deliver_after: timedelta | None = None,
+    ) -> bytes | Outgoing:
+        """What is sent of what an application gave, after the producer's schema and interceptors.
+
+        The parameters of all calls that send are declared here. `make reference` writes them to the two faces.
+
+        Args:
+            content: The payload as bytes, or a value of the producer's schema; None is a null value.
+            properties: Properties of the message.
+            partition_key: Key that chooses the partition.
+            ordering_key: Key for KeyShared consumers, instead of `partition_key`.
+            sequence_id: Number of the message; by default one more than the last.
+            replication_clusters: Not supported. Leave it out.
+            disable_replication: Not supported. Leave it out.
+            event_timestamp: Time of the event, in ms since the epoch.
+            deliver_at: Time before which it is not to be delivered, in ms since the epoch. See `deliver_after`.
+            deliver_after: Delay of its delivery, a timedelta. Shared and KeyShared consumers get it then.
+
+        Raises:
+            InvalidMessage: If the message cannot be sent as it is.
+            SchemaSerializationError: If the value does not fit the schema.
+            OperationNotSupported: If an option asks for a feature that is not supported.
+        """
+        if replication_clusters or disable_replication:
+            refuse("send", replication_clusters=replication_clusters, disable_replication=disable_replication)
+        deliver_at_ms = None
+        if deliver_at or deliver_after:
+            deliver_at_ms = delivery_time_ms(deliver_at, deliver_after, self._core.environment.clock.now_ms())
+        if self.configuration.schema is not None:
+            content, partition_key = encoded(self.configuration.schema, content, partition_key)
+        payload = payload_of(content)
+        if self.interception is None:
+            return checked(
+                payload, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms
+            )
+        given = OutgoingMessage(payload, properties, partition_key, ordering_key, event_timestamp)
+        return self.interception.message(given, sequence_id, deliver_at_ms)
+
+    def choose(self, message: bytes | Outgoing) -> Outbox:
+        """The outbox of the partition that a message goes to."""
         router = self.router
         if router is None:
             return self.producers[0].outbox
-        if router.current >= 0 and not partition_key:
+        if router.current >= 0 and (isinstance(message, bytes) or not message.partition_key):
             return self.producers[router.current].outbox
-        message = OutgoingMessage(content, properties, partition_key, ordering_key, event_timestamp)
-        return self.producers[router.choose(message)].outbox
+        return self.producers[router.choose(seen_of(message))].outbox
+
+    def plain(self, values: Sequence[object]) -> list[bytes]:
+        """Payloads of messages that carry nothing else, in a list of their own. Raises as `outgoing`."""
+        return payloads_of(encoded_without_key(self.configuration.schema, values))
 
     def extend(self, contents: Sequence[bytes], start: int, callback: SendCallback) -> tuple[int, Outbox]:
         """Queue plain messages from `contents[start:]` on: how many were accepted, and the outbox that was full then.
@@ -383,7 +432,7 @@ class TopicProducer:
             return 0, self.producers[router.current].outbox
         outbox = self.producers[0].outbox
         for index in range(start, len(contents)):
-            outbox = self.choose(contents[index], None, None, None, None)
+            outbox = self.choose(contents[index])
             if not outbox.add(contents[index], callback):
                 return index - start, outbox
         return len(contents) - start, outbox
@@ -478,90 +527,3 @@ class TopicProducer:
         self._core.opened.pop(self, None)
         for producer in self.producers:
             producer.abandon(reason)
-
-
-def as_bytes(content: object) -> bytes:
-    """A payload as bytes. Raises InvalidMessage for what is none."""
-    if isinstance(content, bytes):
-        return content
-    if isinstance(content, bytearray):
-        return bytes(content)
-    if isinstance(content, memoryview):
-        return content.tobytes()
-    raise InvalidMessage(f"a payload must be bytes, not {type(content).__name__}")
-
-
-def payloads_of(contents: Sequence[object]) -> list[bytes]:
-    """Payloads as bytes, in a list of their own. Raises InvalidMessage."""
-    if {*map(type, contents)} == {bytes}:
-        return [*cast("Sequence[bytes]", contents)]
-    return [as_bytes(content) for content in contents]
-
-
-def payload_of(content: object) -> bytes | None:
-    """A payload as bytes, None for a null value. Raises InvalidMessage."""
-    return None if content is None else as_bytes(content)
-
-
-def delivery_time_ms(deliver_at: object, deliver_after: object, now_ms: int) -> int | None:
-    """When a message is to be delivered, None for at once. As in the official client, `deliver_after` goes first.
-
-    Raises InvalidMessage.
-    """
-    if deliver_after:
-        if not isinstance(deliver_after, timedelta) or deliver_after < timedelta(0):
-            raise InvalidMessage(f"deliver_after must be a timedelta that is not negative, not {deliver_after!r}")
-        return now_ms + deliver_after // timedelta(milliseconds=1)
-    if not deliver_at:
-        return None
-    if not isinstance(deliver_at, int) or not 0 <= deliver_at < 1 << 63:
-        raise InvalidMessage(f"deliver_at must be milliseconds since the epoch, not {deliver_at!r}")
-    return deliver_at
-
-
-def check_attributes(
-    content: object,
-    properties: Mapping[str, str] | None,
-    partition_key: str | None,
-    ordering_key: str | None,
-    sequence_id: int | None,
-    event_timestamp: int | None,
-    deliver_at_ms: int | None = None,
-) -> Attributes | None:
-    """What a message carries beside its payload, checked; None if nothing. Raises InvalidMessage."""
-    if (
-        content is not None
-        and not properties
-        and partition_key is None
-        and ordering_key is None
-        and sequence_id is None
-        and event_timestamp is None
-        and deliver_at_ms is None
-    ):
-        return None
-    if partition_key is not None:
-        _check_text("partition_key", partition_key)
-    if ordering_key is not None:
-        _check_text("ordering_key", ordering_key)
-    for name, number in (("sequence_id", sequence_id), ("event_timestamp", event_timestamp)):
-        if number is not None and (
-            not isinstance(number, int)  # pyright: ignore[reportUnnecessaryIsInstance] (callers may be untyped)
-            or not 0 <= number < 1 << 63
-        ):
-            raise InvalidMessage(f"{name} must be a non-negative 64-bit number, not {number!r}")
-    if properties:
-        for key, value in properties.items():
-            _check_text("a property's name", key)
-            _check_text("a property", value)
-    null_value = content is None
-    return Attributes(properties, partition_key, ordering_key, sequence_id, event_timestamp, null_value, deliver_at_ms)
-
-
-def _check_text(what: str, text: object) -> None:
-    if not isinstance(text, str):
-        raise InvalidMessage(f"{what} must be a string, not {type(text).__name__}")
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidMessage(f"{what} is not valid Unicode: {error}") from None

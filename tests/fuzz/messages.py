@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.message_id import MessageId
-from magnetar.client.producing.attributes import Attributes
 from magnetar.client.producing.outbox import Batch, ignore
+from magnetar.client.producing.outgoing import Outgoing
 from magnetar.client.producing.partition_producer import EntryEncoder
 from magnetar.protocol import entries
 from magnetar.protocol.compression import CompressionType
@@ -148,15 +148,15 @@ _WORDS = ["", "k", "a key", "ü€🜁", "\0", "x" * 300]
 _TIMES = [0, 0, 1, 1_700_000_000_000, (1 << 53) - 1]
 
 
-def _make_attributes(random: Random) -> Attributes:
+def _make_message(random: Random) -> Outgoing:
     words = [random.choice(_WORDS) for _ in range(4)]
-    return Attributes(
+    return Outgoing(
+        None if random.random() < 0.1 else random.randbytes(random.choice((0, 1, 30, 400))),
         dict(itertools.pairwise(words)) if random.random() < 0.6 else None,
         random.choice([None, *_WORDS]),
         random.choice([None, *_WORDS]),
         random.choice([None, 0, 7, (1 << 62) - 1]),
         random.choice(_TIMES),
-        random.random() < 0.1,
     )
 
 
@@ -165,9 +165,8 @@ def take_messages(data: bytes) -> None:
     random = Random(data)
     batched = random.random() < 0.7
     count = random.choice((1, 1, 2, 5, 70)) if batched else 1
-    sent = [_make_attributes(random) for _ in range(count)]
-    contents = [b"" if one.null_value else random.randbytes(random.choice((0, 1, 30, 400))) for one in sent]
-    pieces = [one.encode(content) for one, content in zip(sent, contents, strict=True)] if batched else contents
+    sent = [_make_message(random) for _ in range(count)]
+    pieces = [one.encode() if batched else one.payload for one in sent]
     batch = Batch(pieces, [ignore] * count, 40, 39 + count, batched=batched, encoded=batched, attributes=sent[0])
     encoder = EntryEncoder(random.choice(list(CompressionType)))
     encoder.registered_as(random.choice(("p", "ü")), random.choice((b"", bytes(8))))
@@ -178,7 +177,7 @@ def take_messages(data: bytes) -> None:
     messages, rows = _open(entry), _read(entry)
     if messages is None or rows is None or not len(messages) == len(rows) == count:
         raise Wrong("what was sent cannot be read")
-    for message, row, one, content in zip(messages, rows, sent, contents, strict=True):
+    for message, row, one in zip(messages, rows, sent, strict=True):
         _compare(row, message)
         told = (
             message.data(),
@@ -189,19 +188,19 @@ def take_messages(data: bytes) -> None:
             message.has_null_value(),
         )
         if told != (
-            content,
+            one.payload,
             one.properties or {},
             one.partition_key or "",
             one.ordering_key or "",
             one.event_timestamp,
-            one.null_value,
+            one.content is None,
         ):
-            raise Wrong(f"sent were {content!r} and {vars_of(one)}, received is {told}")
+            raise Wrong(f"sent was {vars_of(one)}, received is {told}")
     take_block(b"\0\0" + mutate(entry, random))
 
 
-def vars_of(attributes: Attributes) -> dict[str, Any]:
-    return {name: getattr(attributes, name) for name in attributes.__slots__}
+def vars_of(message: Outgoing) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in message.__slots__}
 
 
 def make_messages(random: Random) -> bytes:

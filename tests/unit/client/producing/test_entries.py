@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.configuration import CompressionType
 from magnetar.client.core.message_id import MessageId
-from magnetar.client.producing.attributes import Attributes
 from magnetar.client.producing.outbox import Batch, ignore
+from magnetar.client.producing.outgoing import Outgoing
 from magnetar.client.producing.partition_producer import EntryEncoder
 from magnetar.protocol.batches import decode_batch, encode_batch, encode_single
 from magnetar.protocol.entries import parse_entry
@@ -31,7 +31,7 @@ def encode(made: EntryEncoder, batch: Batch, now_ms: int) -> bytes:
     return entry
 
 
-def batch_of(payloads: list[bytes], *, batched: bool = True, attributes: Attributes | None = None) -> Batch:
+def batch_of(payloads: list[bytes], *, batched: bool = True, attributes: Outgoing | None = None) -> Batch:
     count = len(payloads)
     return Batch(payloads, [ignore] * count, 40, 39 + count, batched=batched, encoded=False, attributes=attributes)
 
@@ -60,7 +60,7 @@ def test_a_batch_comes_back(compression: CompressionType) -> None:
 
 @pytest.mark.parametrize("compression", list(CompressionType))
 def test_a_message_alone_comes_back_with_everything_on_it(compression: CompressionType) -> None:
-    attributes = Attributes({"a": "1", "ü": "2"}, "key", "order", 40, 99)
+    attributes = Outgoing(b"alone", {"a": "1", "ü": "2"}, "key", "order", 40, 99)
     data = encode(encoder(compression), batch_of([b"alone"], batched=False, attributes=attributes), 1234)
     (message,) = received(data).open(LIMIT)
     assert message.data() == b"alone"
@@ -93,11 +93,12 @@ def test_pieces_of_a_batch_are_what_protobuf_reads(
     event_timestamp: int | None,
     null_value: bool,
 ) -> None:
-    attributes = Attributes(properties, partition_key, ordering_key, sequence_id, event_timestamp, null_value)
-    ((single, data),) = decode_batch(attributes.encode(content), 1)
-    assert data == content
+    sent = None if null_value else content
+    message = Outgoing(sent, properties, partition_key, ordering_key, sequence_id, event_timestamp)
+    ((single, data),) = decode_batch(message.encode(), 1)
+    assert data == (sent or b"")
     if single is None:
-        single = SingleMessageMetadata(payload_size=len(content))
+        single = SingleMessageMetadata(payload_size=len(data))
     assert {pair.key: pair.value for pair in single.properties} == (properties or {})
     assert (single.partition_key if single.HasField("partition_key") else None) == partition_key
     assert (single.ordering_key.decode() if single.HasField("ordering_key") else None) == ordering_key
@@ -107,7 +108,7 @@ def test_pieces_of_a_batch_are_what_protobuf_reads(
 
 
 def test_null_values() -> None:
-    data = encode(encoder(), batch_of([b""], batched=False, attributes=Attributes(null_value=True)), 1)
+    data = encode(encoder(), batch_of([b""], batched=False, attributes=Outgoing(None)), 1)
     (message,) = received(data).open(LIMIT)
     assert message.has_null_value() and message.data() == b""
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.client.core.threading_bridge import LoopSignal, NoLock
-from magnetar.client.producing.attributes import Attributes
 from magnetar.client.producing.outbox import Batch, KeyedOutbox, Outbox, ignore
+from magnetar.client.producing.outgoing import Outgoing
 from magnetar.protocol.batches import decode_batch
 from magnetar.protocol.errors import AlreadyClosed
 
@@ -120,7 +120,7 @@ def test_refused_permanently() -> None:
     outbox = make()
     outbox.refuse(AlreadyClosed("closed"))
     assert not outbox.add(b"x", ignore)
-    assert not outbox.add_with(b"x", Attributes(), ignore)
+    assert not outbox.add_with(Outgoing(b"x"), ignore)
     assert not outbox.extend([b"x"], 0, ignore)
     assert outbox.has_room() and isinstance(outbox.failure, AlreadyClosed)
 
@@ -141,7 +141,7 @@ def test_plain_and_other_messages_share_a_batch() -> None:
     outbox = make()
     outbox.add(b"plain 1", ignore)
     outbox.add(b"plain 22", ignore)
-    outbox.add_with(b"keyed", Attributes({"p": "v"}, "key", "order", None, 77), ignore)
+    outbox.add_with(Outgoing(b"keyed", {"p": "v"}, "key", "order", None, 77), ignore)
     outbox.add(b"plain 3", ignore)
     assert outbox.extend([b"m1", b"m2"], 0, ignore) == 2
     (batch,) = drain(outbox)
@@ -177,7 +177,7 @@ def test_order_and_sequence_ids_hold_whatever_comes(steps: list[object], batchin
             own += 1
         elif isinstance(step, tuple):
             content, number = step
-            assert outbox.add_with(content, Attributes(partition_key="k", sequence_id=number), ignore)
+            assert outbox.add_with(Outgoing(content, partition_key="k", sequence_id=number), ignore)
             if number is None:
                 sent.append((content, own))
                 own += 1
@@ -208,7 +208,7 @@ def test_one_key_in_each_batch() -> None:
     outbox = make(kind=KeyedOutbox, messages_max=100)
     for number in range(9):
         key = ("a", "b", None)[number % 3]
-        outbox.add_with(b"%d" % number, Attributes(partition_key=key), ignore)
+        outbox.add_with(Outgoing(b"%d" % number, partition_key=key), ignore)
     outbox.add(b"9", ignore)
     batches = drain(outbox)
     assert [contents(batch) for batch in batches] == [[b"0", b"3", b"6"], [b"1", b"4", b"7"], [b"2", b"5", b"8", b"9"]]
@@ -222,7 +222,7 @@ def test_one_key_in_each_batch() -> None:
 def test_without_batching_every_message_is_alone(kind: type[Outbox]) -> None:
     outbox = make(kind=kind, batching=False)
     outbox.add(b"a", ignore)
-    outbox.add_with(b"b", Attributes(partition_key="k", sequence_id=50), ignore)
+    outbox.add_with(Outgoing(b"b", partition_key="k", sequence_id=50), ignore)
     outbox.extend([b"c", b"d"], 0, ignore)
     batches = drain(outbox)
     assert [batch.payloads for batch in batches] == [[b"a"], [b"b"], [b"c"], [b"d"]]

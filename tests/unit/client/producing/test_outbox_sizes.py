@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from magnetar.client.core.threading_bridge import NoLock
-from magnetar.client.producing.attributes import Attributes
 from magnetar.client.producing.outbox import KeyedOutbox, Outbox, ignore
+from magnetar.client.producing.outgoing import Outgoing
 
 
 class Handover:
@@ -27,7 +27,7 @@ def test_plain_payloads_and_those_with_attributes_count_their_bytes_alone(kind: 
     box = outbox(kind, batching=batching)
     box.add(b"12345", ignore)
     box.extend([b"123", b"", b"1"], 0, ignore)
-    box.add_with(b"1234567", Attributes({"a": "long property"}, partition_key="key"), ignore)
+    box.add_with(Outgoing(b"1234567", {"a": "long property"}, partition_key="key"), ignore)
     box.add(b"12", ignore)
     box.extend([b"1"], 0, ignore)
     box.seal()
