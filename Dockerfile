@@ -12,7 +12,7 @@ COPY --from=wheel /wheels /tmp/wheels
 RUN python -m pip install --no-cache-dir --no-deps /tmp/wheels/magnetar-*.whl
 RUN useradd --uid 1000 --create-home magnetar && install --directory --owner magnetar --group magnetar /var/lib/magnetar
 ENV MAGNETAR_DATA_DIR=/var/lib/magnetar RAY_USAGE_STATS_ENABLED=0
-# See "Ray's own time-outs" in docs/guides/operations.md.
+# See "Ray's own time-outs" in docs/operations/upgrades.md.
 ENV RAY_grpc_client_keepalive_timeout_ms=10000 RAY_raylet_liveness_self_check_interval_ms=5000
 USER magnetar
 WORKDIR /home/magnetar

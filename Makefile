@@ -52,7 +52,7 @@ bench-nodes: ## measure what a lost Ray node costs, on four nodes with addresses
 	@$(ENVIRONMENT) python bench/nodes.py $(if $(ONLY),--only $(ONLY)) $(if $(RUNS),--runs $(RUNS))
 
 docs: ## build the documentation, with search, as a site in build/site
-	@$(ENVIRONMENT) env NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet
+	@$(ENVIRONMENT) properdocs build --strict --quiet --config-file mkdocs.yml
 	@echo "build/site/index.html can be opened as a file. The search needs a server, which needs no network:"
 	@echo "  python3 -m http.server --bind 127.0.0.1 --directory build/site 8000"
 

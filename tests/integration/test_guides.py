@@ -35,7 +35,7 @@ COMPACTION = "docs/guides/compaction.md"
 RETENTION = "docs/guides/retention.md"
 DELAYED = "docs/guides/delayed-delivery.md"
 MIGRATION = "docs/guides/migration.md"
-OPERATIONS = "docs/guides/operations.md"
+WATCHING = "docs/operations/watching.md"
 COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
 TIMEOUT_S = 180
 
@@ -264,10 +264,10 @@ def test_quickstart_and_migration_work_from_start_to_stop(tmp_path: Path, capsys
         admin_url, service_url = status()["admin_url"], status()["service_url"]
         type_in(MIGRATION, "tenants")
         assert "orders-partition-3" in type_in(OFFICIAL, "admin")
-        assert '"max_producers_per_topic": 5' in type_in(OPERATIONS, "policies")
+        assert '"max_producers_per_topic": 5' in type_in(WATCHING, "policies")
         run(OFFICIAL, "official-client", service_url)
         _keep(service_url, "letters", [b"one", b"two"])
-        assert '"status"' in type_in(OPERATIONS, "compaction")
+        assert '"status"' in type_in(WATCHING, "compaction")
         run(MIGRATION, "copy-topic", service_url)
         assert _contents(service_url, "letters-copy", "readers")[-2:] == [b"one", b"two"]
     finally:
@@ -310,7 +310,7 @@ def _contents(service_url: str, topic: str, subscription: str) -> list[bytes]:
         RETENTION,
         SPARK,
         MIGRATION,
-        OPERATIONS,
+        WATCHING,
     ],
 )
 def test_this_file_runs_every_example_and_command_of_a_page(page: str) -> None:

@@ -137,7 +137,7 @@ def test_what_cannot_be_drained_is_refused_with_what_to_do(cluster: Cluster) -> 
 
 
 def test_a_bookie_whose_disk_is_lost_is_replaced_by_a_new_one(tmp_path: Path) -> None:
-    """The steps of docs/guides/operations.md for a disk that is lost, while the cluster runs."""
+    """The steps of docs/operations/failures.md for a disk that is lost, while the cluster runs."""
     with start(tmp_path, brokers=1, bookies=3) as cluster, cluster.client() as client:
         client.subscribe("t", "s").close()
         producer = client.create_producer("t")

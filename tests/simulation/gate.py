@@ -4,6 +4,7 @@
     python tests/simulation/gate.py --mutant "#2614"      only this one
     python tests/simulation/gate.py --mutant "#2614" --seed 17     one run with its transcript
     python tests/simulation/gate.py --mutant "#2614" --scenario cluster    hunt in whole clusters
+    python tests/simulation/gate.py --record              all, and write what it took to found.json beside the catalog
 
 Each mutant names the scenario that hunts it: ledgers alone, or a whole cluster (`run.SCENARIOS`).
 
@@ -13,7 +14,10 @@ breaks anything in any of the seeds that were needed, in the scenarios that were
 """
 
 import argparse
+import datetime
+import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -29,6 +33,8 @@ from simulation.mutants import catalog
 from simulation.run import SCENARIOS
 from simulation.world.transcript import Transcript
 
+FOUND = Path(catalog.__file__).with_name("found.json")
+"""When the gate ran whole last, and after how many seeds each mutant was found."""
 SEEDS_MAX = 10_000
 SEEDS_PER_TASK = 4
 
@@ -105,9 +111,17 @@ def innocent(scenario: str, seed: int) -> list[str]:
     return SCENARIOS[scenario](seed).violations
 
 
-def run_gate(names: list[str], chosen: str | None, first: int, seeds_max: int, workers: int) -> bool:
-    """Hunt all these mutants, then run the unmutated build over the same seeds; prints both. Whether the gate holds."""
+class Verdict(NamedTuple):
+    """Whether the gate holds, and after how many seeds each mutant was found."""
+
+    holds: bool
+    seeds: dict[str, int]
+
+
+def run_gate(names: list[str], chosen: str | None, first: int, seeds_max: int, workers: int) -> Verdict:
+    """Hunt all these mutants, then run the unmutated build over the same seeds; prints both."""
     holds = True
+    caught: dict[str, int] = {}
     needed: dict[str, int] = {}  # scenario → how many of its seeds were run with a mutant
     print(f"{'mutant':17} {'bug':68} {'in':7} {'named':6} {'seeds':>6} {'s':>6}  caught by", flush=True)
     with ProcessPoolExecutor(workers) as pool:
@@ -116,6 +130,8 @@ def run_gate(names: list[str], chosen: str | None, first: int, seeds_max: int, w
             found = hunt(pool, name, chosen, range(first, first + seeds_max), workers)
             needed[scenario] = max(needed.get(scenario, 0), found.seeds)
             holds = holds and bool(found.sentence)
+            if found.sentence:
+                caught[name] = found.seeds
             verdict = found.sentence[:100] or f"NOT CAUGHT, in {found.others} seeds by other invariants only"
             figures = f"{scenario:7} {mutant.invariant:6} {found.seeds:6} {found.seconds:6.1f}"
             print(f"{name:17} {mutant.bug:68} {figures}  {verdict}", flush=True)
@@ -129,7 +145,17 @@ def run_gate(names: list[str], chosen: str | None, first: int, seeds_max: int, w
     elapsed = time.perf_counter() - began
     ran = " and ".join(f"{count} seeds of {scenario}" for scenario, count in needed.items())
     print(f"unmutated: {ran} in {elapsed:.0f} s, {failed or 'none'} of them with a violation")
-    return holds and not failed
+    return Verdict(holds and not failed, caught)
+
+
+def record(verdict: Verdict, found: Path, day: str, commit: str) -> None:
+    """Write what a run of the gate found to the file of which `make reference` makes a page."""
+    known = json.loads(found.read_text())
+    seeds = {**known["seeds"], **verdict.seeds}
+    known["seeds"] = {name: seeds[name] for name in sorted(seeds) if name in catalog.MUTANTS}
+    if verdict.holds and verdict.seeds.keys() == catalog.MUTANTS.keys():
+        known["whole"] = {"day": day, "commit": commit, "mutants": len(catalog.MUTANTS)}
+    found.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
 
 def replay(name: str, chosen: str | None, seed: int) -> int:
@@ -151,12 +177,18 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds-max", type=int, default=SEEDS_MAX, help="a mutant has to be caught within so many")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--record", action="store_true", help=f"write what it took to {FOUND.name}")
     options = parser.parse_args()
     names = options.mutant or list(catalog.MUTANTS)
     if options.seed is not None:
         return replay(names[0], options.scenario, options.seed)
-    holds = run_gate(names, options.scenario, options.first, options.seeds_max, options.workers)
-    return 0 if holds else 1
+    verdict = run_gate(names, options.scenario, options.first, options.seeds_max, options.workers)
+    if options.record:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], cwd=FOUND.parent, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        record(verdict, FOUND, datetime.date.today().isoformat(), commit)
+    return 0 if verdict.holds else 1
 
 
 if __name__ == "__main__":

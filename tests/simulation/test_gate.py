@@ -1,5 +1,6 @@
 """The mutation gate in small, and that a seed of ledgers is replayed as it was."""
 
+import json
 import os
 import subprocess
 import sys
@@ -50,8 +51,23 @@ def test_what_a_mutant_replaces_is_there(name: str) -> None:
 def test_a_mutant_that_is_not_caught_fails_the_gate(monkeypatch, capsys) -> None:
     harmless = Mutant("harmless", "none", "I1", lambda stack: None)
     monkeypatch.setitem(catalog.MUTANTS, harmless.name, harmless)
-    assert not gate.run_gate([harmless.name], None, 0, 2, 1)
+    assert not gate.run_gate([harmless.name], None, 0, 2, 1).holds
     assert "NOT CAUGHT, in 0 seeds by other invariants only" in capsys.readouterr().out
+
+
+def test_a_run_is_recorded_and_only_a_whole_one_that_held_counts_as_whole(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    found.write_text('{"whole": {"day": "2026-11-23"}, "seeds": {"#2614": 15, "#1067": 9, "gone": 3}}')
+    gate.record(gate.Verdict(True, {"#2614": 7}), found, "2026-11-27", "abc")
+    assert json.loads(found.read_text()) == {"whole": {"day": "2026-11-23"}, "seeds": {"#1067": 9, "#2614": 7}}
+    gate.record(gate.Verdict(False, dict.fromkeys(catalog.MUTANTS, 1)), found, "2026-11-27", "abc")
+    assert json.loads(found.read_text())["whole"] == {"day": "2026-11-23"}
+    gate.record(gate.Verdict(True, dict.fromkeys(catalog.MUTANTS, 1)), found, "2026-11-27", "abc")
+    assert json.loads(found.read_text())["whole"] == {
+        "day": "2026-11-27",
+        "commit": "abc",
+        "mutants": len(catalog.MUTANTS),
+    }
 
 
 def test_a_caught_seed_is_caught_again_and_not_without_its_mutant() -> None:

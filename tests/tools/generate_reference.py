@@ -1,5 +1,5 @@
-"""Generate `docs/reference/` from the code: settings, metrics, admin paths, errors and the Python API. The chart's
-schema gets the names of the settings.
+"""Generate `docs/reference/` from the code: settings, metrics, admin paths, policies, errors, the Python API, mutants.
+The chart's schema gets the names of the settings.
 
     python tests/tools/generate_reference.py [--output DIRECTORY]
 
@@ -13,7 +13,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from tools import chart_schema, reference_api, reference_pages
+from tools import chart_schema, reference_api, reference_mutants, reference_pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,8 +24,10 @@ def pages() -> dict[str, str]:
         "settings.md": reference_pages.settings(),
         "metrics.md": reference_pages.metrics(),
         "admin.md": reference_pages.admin(),
+        "policies.md": reference_pages.policies(),
         "errors.md": reference_pages.errors(),
         "python-api.md": reference_api.python_api(),
+        "mutants.md": reference_mutants.mutants(),
     }
 
 

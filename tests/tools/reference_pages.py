@@ -8,6 +8,9 @@ from typing import Any
 import magnetar
 from magnetar.actors.admin.openapi import shown_path
 from magnetar.actors.admin.service import AdminService
+from magnetar.actors.policies.effective import POLICIES
+from magnetar.actors.policies.kinds import RecordOf
+from magnetar.actors.policies.policy import Policy, PolicyPath
 from magnetar.protocol import errors as all_errors
 from magnetar.protocol.names import ADMIN_ID, ROLE_ADMIN
 from magnetar.runtime.environment import Environment
@@ -117,6 +120,45 @@ def admin() -> str:
     )
 
 
+# ---- policies ----
+
+
+def policies() -> str:
+    """Every policy: what it says, its values, and how it is set for a namespace and for a topic."""
+    entries = "\n".join(
+        _policy(one) for one in POLICIES.values() if any(level and level.routed for level in (one.namespace, one.topic))
+    )
+    return (
+        f"{NOTE}# Policies\n\n"
+        "A policy holds for the topics of one namespace, or for one topic. Paths of namespaces begin with\n"
+        "`/admin/v2/namespaces/<tenant>/<namespace>/`, those of topics with\n"
+        "`/admin/v2/persistent/<tenant>/<namespace>/<topic>/`. `GET` shows the value, and the named method sets it.\n"
+        "`DELETE` lets the wider level count again. [Policies](../operations/watching.md#policies) says more.\n\n"
+        f"{entries}"
+    )
+
+
+def _policy(one: Policy[object]) -> str:
+    found = next(level for level in (one.namespace, one.topic) if level)
+    levels = [("namespace", one.namespace), ("topic", one.topic)]
+    lines = [f"- {title}: {_policy_path(level)}\n" for title, level in levels if level]
+    says = one.doc[:1].upper() + one.doc[1:]
+    value = one.kind.text
+    if isinstance(one.kind, RecordOf):
+        value = "an object with these fields"
+        lines += [f"- `{name}`: {kind.text}\n" for name, kind in one.kind.parts.items()]
+    return f"## `{found.path}`\n\n{says}. The value is {value}.\n\n{''.join(lines)}"
+
+
+def _policy_path(level: PolicyPath) -> str:
+    if not level.settable:
+        word = level.path.removesuffix("Map")
+        return f"`GET {level.path}`; `POST` and `DELETE` of `{word}`, with the type in the query: `{word}Type`"
+    value = f"?{level.parameter}=…" if level.parameter else ""
+    removed = "" if level.removable else "; there is no `DELETE`"
+    return f"`{'PUT' if level.put else 'POST'} {level.path}{value}`{removed}"
+
+
 # ---- errors ----
 
 
@@ -135,20 +177,25 @@ def errors() -> str:
     ]
     public = [kind for kind in classes if kind.__name__ in magnetar.__all__]
     inside = [kind for kind in classes if kind.__name__ not in magnetar.__all__]
-    titles = ("error", "what happened", "try again", "number", "HTTP", "what to do")
     return (
         f"{NOTE}# Errors\n\n"
         "All errors are subclasses of `magnetar.MagnetarError`. Names are those of the official Python client\n"
         "where it has the error. *Try again* says whether the same call may succeed later without any change.\n"
         "*Number* is what a broker answers in Pulsar's protocol, *HTTP* the status that the admin answers with.\n\n"
-        f"## Errors of the Python API\n\n{table(titles, [_error_row(kind) for kind in public])}\n"
+        f"## Errors of the Python API\n\n{''.join(_error(kind) for kind in public)}"
         "## Errors inside a cluster\n\n"
         "You see these names in logs, and in the messages of other errors.\n\n"
-        f"{table(titles, [_error_row(kind) for kind in inside])}"
+        f"{''.join(_error(kind) for kind in inside)}".rstrip()
+        + "\n"
     )
 
 
-def _error_row(kind: type[all_errors.MagnetarError]) -> tuple[str, ...]:
+def _error(kind: type[all_errors.MagnetarError]) -> str:
+    """What happened, what to do, and whether to try again, below a heading: a table would be too wide."""
     meaning, what_to_do = advice(kind)
-    again = "yes" if kind.retriable else "no"
-    return f"`{kind.__name__}`", meaning, again, str(kind.server_error), str(kind.http_status), what_to_do
+    again = f"*Try again:* {'yes' if kind.retriable else 'no'}. *Number:* {kind.server_error}. *HTTP:* {kind.http_status}."
+    return (
+        f"### `{kind.__name__}`\n\n{meaning}\n\n"
+        + (f"*What to do:* {what_to_do} " if what_to_do else "")
+        + f"{again}\n\n"
+    )

@@ -54,20 +54,33 @@ def test_the_tests_that_reliability_names_exist() -> None:
     assert named and not missing
 
 
-def test_reliability_has_a_row_for_each_mutant_and_counts_them() -> None:
-    page = (ROOT / "docs" / "RELIABILITY.md").read_text()
+def test_the_page_of_mutants_has_a_measured_row_for_each_and_counts_them() -> None:
+    page = (ROOT / "docs" / "reference" / "mutants.md").read_text()
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| ([a-z ]+) \| (I\d+[^|]*) \| \d+ \|$", page, re.MULTILINE)
     expected = [(one.name, one.scenario, one.invariant) for one in catalog.MUTANTS.values()]
-    assert sorted(rows) == sorted(expected)
-    counted = re.search(r"switches on (\d+) bugs in the production classes, one by one:\s(\w+)\sknown", page)
-    own = re.search(r"known\sbugs of Pulsar and BookKeeper, and (\d+) of our own", page)
+    assert sorted(rows) == sorted(expected), "measure new mutants with tests/simulation/gate.py --mutant NAME --record"
+    counted = re.search(r"switches on (\d+) bugs in the production\sclasses, one by one: (\d+) known", page)
+    own = re.search(r"known bugs of Pulsar and BookKeeper, and (\d+) of our own", page)
     known = [name for name in catalog.MUTANTS if name.startswith(("#", "PR "))]
     assert counted and own
-    assert counted.groups() == (str(len(expected)), {11: "eleven", 12: "twelve"}.get(len(known), str(len(known))))
+    assert counted.groups() == (str(len(expected)), str(len(known)))
     assert int(own[1]) == len(expected) - len(known)
+    assert re.search(r"last ran whole on \d{4}-\d\d-\d\d, at `\w{7,}`, and found each of the \d+ mutants", page)
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/FEATURES.md", "docs/RELIABILITY.md"])
+def test_every_promise_that_a_mutant_or_a_checker_names_is_promised() -> None:
+    promised = set(re.findall(r"^\| (I\d+) \| \*\*", (ROOT / "docs" / "RELIABILITY.md").read_text(), re.MULTILINE))
+    checkers = sorted((ROOT / "tests" / "simulation" / "checkers").glob("*.py"))
+    named = {name for file in checkers for name in re.findall(r"\bI\d+\b", file.read_text())}
+    named |= {one.invariant.split()[0] for one in catalog.MUTANTS.values()}
+    assert promised == {f"I{number}" for number in range(1, len(promised) + 1)}
+    assert named <= promised
+
+
+CONTRIBUTING = ["CONTRIBUTING.md", *(f"docs/contributing/{one.name}" for one in (ROOT / "docs/contributing").iterdir())]
+
+
+@pytest.mark.parametrize("page", [*sorted(CONTRIBUTING), "docs/FEATURES.md", "docs/RELIABILITY.md"])
 def test_every_file_of_tests_that_a_page_names_exists(page: str) -> None:
     names = {name.removeprefix("tests/") for name in re.findall(r"`([\w/]+\.py)\b", (ROOT / page).read_text())}
     named = {name for name in names if name.rpartition("/")[2].startswith("test_")}
@@ -86,15 +99,27 @@ def test_settings_said_to_be_there_are_there_with_that_default() -> None:
             assert str(values[name]).lower() == default, name
 
 
-GUIDES = ["docs/quickstart.md", *(f"docs/guides/{page.name}" for page in sorted((ROOT / "docs/guides").glob("*.md")))]
+OPERATIONS = [f"docs/operations/{page.name}" for page in sorted((ROOT / "docs/operations").glob("*.md"))]
+GUIDES = [
+    "docs/quickstart.md",
+    *(f"docs/guides/{page.name}" for page in sorted((ROOT / "docs/guides").glob("*.md"))),
+    *OPERATIONS,
+]
 
 
-@pytest.mark.parametrize("page", [page for page in GUIDES if not page.endswith("operations.md")])
+@pytest.mark.parametrize("page", [page for page in GUIDES if page not in OPERATIONS])
 def test_every_code_block_of_a_guide_is_named_for_a_test(page: str) -> None:
     assert unmarked(page) == []
 
 
-@pytest.mark.parametrize("page", ["README.md", *GUIDES])
+def test_the_first_page_has_a_picture_a_command_and_an_example_of_the_readme() -> None:
+    page = (ROOT / "docs" / "index.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    assert len(re.findall(r"!\[.+\]\(", page)) == len(re.findall("^```sh$", page, re.M)) == 1
+    assert example in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", *GUIDES])
 def test_every_magnetar_command_of_a_page_exists_with_its_options(page: str) -> None:
     group = typer.main.get_command(app)
     text = (ROOT / page).read_text()
@@ -116,7 +141,7 @@ def test_every_magnetar_command_of_a_page_exists_with_its_options(page: str) -> 
 
 
 def test_settings_that_documents_give_exist() -> None:
-    text = (ROOT / "docs" / "guides" / "operations.md").read_text()
+    text = "\n".join((ROOT / page).read_text() for page in OPERATIONS)
     given = re.findall(r"--set (\w+)=|MAGNETAR_([a-z]\w+)=", text)
     assert given
     assert {first or second for first, second in given} <= Settings().to_dict().keys()
@@ -124,7 +149,7 @@ def test_settings_that_documents_give_exist() -> None:
 
 NAMING = [
     "README.md",
-    "CONTRIBUTING.md",
+    *sorted(CONTRIBUTING),
     *GUIDES,
     *(f"docs/design/{file.name}" for file in sorted((ROOT / "docs/design").glob("*.md"))),
 ]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import magnetar
+from magnetar.actors.policies.effective import POLICIES
 from magnetar.client.core.absent import Absent
 from magnetar.runtime.settings.declarations import Settings
 from tools.generate_reference import pages
@@ -48,6 +49,13 @@ def test_every_admin_path_and_metric_says_what_it_is() -> None:
     assert re.findall(r"^\|.*\|\s*\|$", PAGES["metrics.md"], re.MULTILINE) == []
     assert len(re.findall(r"^- \*\*(GET|PUT|POST|DELETE)\*\*: \w", PAGES["admin.md"], re.MULTILINE)) > 100
     assert re.findall(r"^- \*\*\w+\*\*:\s*$", PAGES["admin.md"], re.MULTILINE) == []
+
+
+def test_every_policy_has_a_heading_says_what_it_does_and_how_it_is_set() -> None:
+    entries = re.findall(r"^## `(\w+)`\n\n(.+)\n\n((?:- .+\n)+)", PAGES["policies.md"], re.MULTILINE)
+    paths = [one.namespace or one.topic for one in POLICIES.values()]
+    assert [name for name, _, _ in entries] == [path.path for path in paths if path and path.routed]
+    assert all("The value is" in says and re.search("P(OST|UT)", ways) for _, says, ways in entries)
 
 
 def test_every_setting_has_a_heading_and_says_what_it_does() -> None:

@@ -86,7 +86,7 @@ def below(hosts: RayHosts, cluster: NodesCluster, node: Host) -> Path:
 
 
 def replace_lost_bookie(hosts, cluster, bookie):
-    """The steps of docs/guides/operations.md: one bookie more, then the lost one drains. Bookie-5 takes its place."""
+    """The steps of docs/operations/failures.md: one bookie more, then the lost one drains. Bookie-5 takes its place."""
     data = ["--data-dir", str(cluster.data_directory)]
     said = hosts.magnetar("scale", "--bookies", "5", *data)
     assert "bookie-5" in said

@@ -1,4 +1,4 @@
-"""The metadata is restored from a backup that is older than the ledgers, as `docs/guides/operations.md` says:
+"""The metadata is restored from a backup that is older than the ledgers, as `docs/operations/metadata.md` says:
 everything is stopped, the records are replaced, everything is started.
 
 The backup is taken at a random moment of the run, the restore comes at its end, when all else was compared. What was

@@ -49,7 +49,7 @@ class RayHosts:
             "RAY_AUTH_TOKEN": secrets.token_hex(32),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_enable_worker_prestart": "false",
-            # As docs/guides/operations.md recommends.
+            # As docs/operations/upgrades.md recommends.
             "RAY_grpc_client_keepalive_timeout_ms": "10000",
             "RAY_raylet_liveness_self_check_interval_ms": "5000",
             **CONNECT_VARIABLES,

@@ -146,7 +146,7 @@ def test_what_a_variable_holds_is_checked_by_the_broker() -> None:
 
 
 def test_the_settings_of_the_guide_give_each_broker_its_addresses() -> None:
-    page = "docs/guides/operations.md"
+    page = "docs/operations/starting.md"
     given = [
         dict(line.split("=", 1) for line in block(page, "settings", name, "properties").splitlines())
         for name in ("direct", "forwarding")
