@@ -56,7 +56,7 @@ docs: ## build the documentation, with search, as a site in build/site
 	@echo "build/site/index.html can be opened as a file. The search needs a server, which needs no network:"
 	@echo "  python3 -m http.server --bind 127.0.0.1 --directory build/site 8000"
 
-reference: ## generate docs/reference/, and the calls that send in both faces of the client, again from the code
+reference: ## generate docs/reference/, docs/FEATURES.md, and the calls that send in both faces of the client, again
 	@$(ENVIRONMENT) python -P tests/tools/generate_faces.py
 	@$(ENVIRONMENT) python -P tests/tools/generate_reference.py
 

@@ -24,6 +24,7 @@ def worker(cluster: RayCluster):
     ray.kill(made)
 
 
+@pytest.mark.promise("29.12")
 def test_a_client_without_a_url_finds_the_cluster(cluster: RayCluster) -> None:
     with magnetar.Client() as client:
         consumer = client.subscribe("ray-found", "s")
@@ -51,6 +52,7 @@ def test_clients_of_one_process_share_one_thread(worker) -> None:
         assert ray.get(worker.run.remote(work, f"ray-shared-{number}")) == (1, ["magnetar-client"])
 
 
+@pytest.mark.promise("29.12")
 def test_clients_producers_and_consumers_travel(cluster: RayCluster, worker) -> None:
     with magnetar.Client() as client:
         producer = client.create_producer("ray-travel", batching_enabled=True)
@@ -77,6 +79,7 @@ def test_clients_producers_and_consumers_travel(cluster: RayCluster, worker) -> 
         assert (taken.data(), taken.properties()) == (b"back", {"a": "b"})
 
 
+@pytest.mark.promise("29.12")
 def test_an_async_client_lives_in_an_async_actor(cluster: RayCluster) -> None:
     @ray.remote(num_cpus=1)
     class Echo:

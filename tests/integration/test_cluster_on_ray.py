@@ -21,6 +21,7 @@ def named_actors() -> set[str]:
     return {actor["name"] for actor in actors if actor["namespace"] == RAY_NAMESPACE}
 
 
+@pytest.mark.promise("29.1", "29.10")
 def test_status_shows_every_process_with_its_address(cluster: RayCluster) -> None:
     status = cluster.status()
     assert status["cluster_id"] == cluster.cluster_id
@@ -31,6 +32,7 @@ def test_status_shows_every_process_with_its_address(cluster: RayCluster) -> Non
     assert {process["node_id"] for process in status["processes"]} >= members.keys()
 
 
+@pytest.mark.promise("29.4", "29.5")
 def test_actors_are_named_and_named_only(cluster: RayCluster) -> None:
     nodes = ("coordinator", "admin", "bookie-1", "bookie-2", "bookie-3", "broker-1", "broker-2")
     assert {f"magnetar-{node}" for node in nodes} <= named_actors()
@@ -87,6 +89,7 @@ def test_a_second_cluster_on_the_same_ray_is_refused(cluster: RayCluster, tmp_pa
     assert cluster.status()["cluster_id"] == cluster.cluster_id
 
 
+@pytest.mark.promise("15.11", "29.10")
 def test_everything_comes_back_on_the_same_directory(start_cluster: Any, tmp_path: Path) -> None:
     cluster = start_cluster(tmp_path / "data")
     identity = cluster.cluster_id

@@ -203,6 +203,7 @@ def test_the_examples_for_chunks_and_encryption(
     assert "12000000 (" in printed and "b'the eagle has landed' agency" in printed
 
 
+@pytest.mark.promise("27.4")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark's
 def test_the_examples_for_spark_read_a_topic_and_write_a_result_once(
     greetings: RayCluster, capfd: pytest.CaptureFixture[str]

@@ -72,6 +72,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.promise("29.3")
 def test_the_command_line_runs_where_the_steps_install_the_wheel(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "image", with_pip=False)
     python = tmp_path / "image" / "bin" / "python"

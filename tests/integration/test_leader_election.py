@@ -4,6 +4,8 @@ import json
 import threading
 import urllib.request
 
+import pytest
+
 import magnetar
 from support.clients.leader import LeaderProcess, check_log
 from support.servers import ray_nodes
@@ -18,6 +20,7 @@ def waiting(cluster):
         return json.load(answer)["waitingPublishers"]
 
 
+@pytest.mark.promise("4.6")
 def test_the_next_one_takes_over_when_the_leader_stands_still_and_its_broker_dies(start_cluster, tmp_path):
     """The old leader goes on later: it is fenced, and none of its messages lies behind those of the new one."""
     cluster = start_cluster(tmp_path / "data")

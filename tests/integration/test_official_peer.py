@@ -69,6 +69,7 @@ def receive(consumer, count):
     return received
 
 
+@pytest.mark.promise("1.1", "2.2", "2.3", "10.1")
 @pytest.mark.parametrize("batching", [True, False], ids=["batched", "unbatched"])
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_we_read_what_the_official_client_wrote(official, ours, topic, compression, batching):
@@ -84,6 +85,7 @@ def test_we_read_what_the_official_client_wrote(official, ours, topic, compressi
     assert contents(receive(consumer, 60)) == sent
 
 
+@pytest.mark.promise("1.1", "2.3", "2.12", "10.1")
 @pytest.mark.parametrize("batching", [True, False], ids=["batched", "unbatched"])
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_the_official_client_reads_what_we_wrote(official, ours, topic, compression, batching):
@@ -108,6 +110,7 @@ def test_what_send_many_wrote(official, ours, topic):
     assert [message.data() for message in receive(consumer, 3000)] == payloads
 
 
+@pytest.mark.promise("11.2")
 def test_the_official_reader(official, ours, topic):
     sent = publish(ours, topic, 40, batching_enabled=True, batching_max_publish_delay_ms=2000)
     reader = official.create_reader(topic, pulsar.MessageId.earliest)
@@ -151,6 +154,7 @@ def test_cumulative_acks_survive_a_new_consumer(official, topic):
     assert consumer.receive(TIMEOUT_MS).data() == messages[12].data()
 
 
+@pytest.mark.promise("17.12", "21.6")
 def test_one_shared_subscription_of_both_clients(official, ours, topic):
     theirs = official.subscribe(topic, "s", consumer_type=pulsar.ConsumerType.Shared, receiver_queue_size=10)
     mine = ours.subscribe(topic, "s", consumer_type=magnetar.ConsumerType.Shared, receiver_queue_size=10)
@@ -177,6 +181,7 @@ def test_a_second_exclusive_consumer_is_refused(official, ours, topic):
     first.close()
 
 
+@pytest.mark.promise("23.3", "23.10")
 def test_partitioned_topics(cluster, official, ours, topic):
     name = topic.rsplit("/", 1)[1]
     request = urllib.request.Request(
@@ -199,6 +204,7 @@ def test_partitioned_topics(cluster, official, ours, topic):
         assert [entry for entry in mine_read if entry[1] == key] == keyed
 
 
+@pytest.mark.promise("2.1")
 def test_message_ids_are_interchangeable(official, ours, topic):
     producer = ours.create_producer(topic)
     sent = [producer.send(b"%d" % number) for number in range(5)]

@@ -2,6 +2,8 @@
 its return.
 """
 
+import pytest
+
 import magnetar
 from support.checks.replicas import missing_copies
 from support.clients.workload import Publisher, check_history, read_log
@@ -15,6 +17,7 @@ SMALL_LEDGERS = {
 }
 
 
+@pytest.mark.promise("15.3", "29.5")
 def test_publishing_goes_on_and_the_copies_come_back(start_cluster, tmp_path):
     cluster = start_cluster(tmp_path / "data", settings=SMALL_LEDGERS)
     client = cluster.client()

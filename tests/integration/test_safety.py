@@ -5,6 +5,8 @@ The publisher keeps only what its callbacks said, and the log is read through a 
 outside the system.
 """
 
+import pytest
+
 import magnetar
 from magnetar.protocol.names import COORDINATOR_ID
 from support.clients.partitions import create_partitioned
@@ -28,6 +30,7 @@ def past_the_session():
     time.sleep(PAST_THE_SESSION_S)  # the fault itself: a process stopped for longer than its session lasts
 
 
+@pytest.mark.promise("1.6", "29.4", "29.6")
 def test_nothing_acknowledged_is_lost(start_cluster, tmp_path):
     cluster = start_cluster(tmp_path / "data")
     create_partitioned(cluster, "orders", 4)
@@ -56,6 +59,7 @@ def test_nothing_acknowledged_is_lost(start_cluster, tmp_path):
     client.close()
 
 
+@pytest.mark.promise("1.6")
 def test_everything_killed_at_once_and_restarted(start_cluster, tmp_path):
     cluster = start_cluster(tmp_path / "data")
     keep(cluster, "payments")

@@ -141,6 +141,7 @@ def values(frame):
     return [bytes(row["value"]) for row in frame.select("value").collect()]
 
 
+@pytest.mark.promise("29.1", "29.7", "29.9")
 @pytest.mark.parametrize("peer", ["ours", "official"])
 def test_rows_are_what_consumers_receive(cluster, spark, client, topic, peer):
     create_partitioned(cluster, topic, 3)
@@ -183,6 +184,7 @@ def test_bounds_by_message_id_are_exact_inside_batches(spark, client, topic):
     assert values(read_topic(spark, topic, start=ids[5], end=ids[4], progress=False)) == []
 
 
+@pytest.mark.promise("29.7", "34.1")
 def test_a_compacted_read_has_the_rows_of_a_reader_that_reads_compacted(cluster, spark, client, topic):
     """Keys, a tombstone and a message without a key, in batches and alone; two compactions; then more in the log."""
     keep(client, topic)
@@ -312,6 +314,7 @@ def read_by_official(cluster, topic):
     return sorted(found)
 
 
+@pytest.mark.promise("27.4", "29.9")
 def test_a_failed_task_and_a_repeated_write_store_each_row_once(cluster, spark, client, topic, tmp_path):
     """The first attempt of a task fails behind most of its rows, and then the whole result is written again."""
     results, mark = f"{topic}-results", tmp_path / "failed-once"
@@ -342,6 +345,7 @@ def test_a_failed_task_and_a_repeated_write_store_each_row_once(cluster, spark, 
     assert sorted(values(read_topic(spark, results, progress=False))) == sorted(value for _, value in expected)
 
 
+@pytest.mark.promise("27.4")
 def test_a_shuffled_result_is_stored_once_when_it_is_ordered(cluster, spark, client, topic):
     results = f"{topic}-counts"
     for name in (topic, results):
@@ -409,6 +413,7 @@ def test_a_reader_that_dies_ends_its_read_and_the_next_one_does_without_it(spark
     assert read_topic(spark, topic, progress=False).count() == 10
 
 
+@pytest.mark.promise("29.7")
 def test_brokers_and_a_bookie_may_go_once_a_read_is_planned(start_cluster, spark, tmp_path, topic):
     cluster = start_cluster(tmp_path)
     with cluster.client() as client:

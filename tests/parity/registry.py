@@ -57,12 +57,13 @@ GROUPS = (PLAIN, NO_CREATION, PARTITIONED_CREATION, PERSISTENT_ONLY, BATCH_INDEX
 
 
 class Scenario(NamedTuple):
-    """One scenario. `play` does it, and notes on the stage what it saw."""
+    """One scenario. `play` does it, and notes on the stage what it saw. It shows `promises` of docs/promises.toml."""
 
     name: str
     subject: str
     group: Group
     play: Callable[["Stage"], None]
+    promises: tuple[str, ...] = ()
 
     @property
     def recording(self) -> Path:
@@ -73,14 +74,16 @@ class Scenario(NamedTuple):
 _found: dict[str, Scenario] = {}
 
 
-def scenario(group: Group = PLAIN) -> Callable[[Callable[["Stage"], None]], Callable[["Stage"], None]]:
+def scenario(
+    group: Group = PLAIN, promises: tuple[str, ...] = ()
+) -> Callable[[Callable[["Stage"], None]], Callable[["Stage"], None]]:
     """Make a function a scenario. Its name is the scenario's, its file the subject."""
 
     def declare(play: Callable[["Stage"], None]) -> Callable[["Stage"], None]:
         name = play.__name__
         assert name not in _found, f"two scenarios are called {name}"
         assert inspect.getdoc(play), f"the scenario {name} does not say what it asks"
-        _found[name] = Scenario(name, play.__module__.rpartition(".")[2], group, play)
+        _found[name] = Scenario(name, play.__module__.rpartition(".")[2], group, play, promises)
         return play
 
     return declare

@@ -27,7 +27,11 @@ def plays(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made.close()
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: f"{one.subject}-{one.name}")
+@pytest.mark.promise("24.8")
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(one, id=f"{one.subject}-{one.name}", marks=pytest.mark.promise(*one.promises)) for one in SCENARIOS],
+)
 def test_magnetar_says_what_pulsar_says(plays: Plays, scenario: Scenario) -> None:
     recorded, said = recording_of(scenario), plays.transcript(scenario)
     result = compare(scenario.name, recorded, said, DIFFERENCES)

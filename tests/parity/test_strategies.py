@@ -94,6 +94,7 @@ def check(url: str, namespace: str, strategy: str, prepare: Any = lambda topic: 
         client.close()
 
 
+@pytest.mark.promise("33.2")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_of_a_namespace(server: Server, strategy: str) -> None:
     namespace = f"public/{strategy.lower()}"
@@ -102,6 +103,7 @@ def test_a_strategy_of_a_namespace(server: Server, strategy: str) -> None:
     check(server.broker_url, namespace, strategy)
 
 
+@pytest.mark.promise("33.2")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_of_a_topic_comes_before_that_of_its_namespace(server: Server, strategy: str) -> None:
     def prepare(name: str) -> None:
@@ -113,6 +115,7 @@ def test_a_strategy_of_a_topic_comes_before_that_of_its_namespace(server: Server
     check(server.broker_url, "public/default", strategy, prepare)
 
 
+@pytest.mark.promise("33.2")
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_of_the_broker(tmp_path: Path, strategy: str) -> None:
     with magnetar_server(tmp_path, {"schemaCompatibilityStrategy": strategy}) as server:

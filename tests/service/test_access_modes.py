@@ -66,6 +66,7 @@ def everything(client, topic):
     return found
 
 
+@pytest.mark.promise("4.1")
 @pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
 def test_shared_is_the_default_and_takes_many_producers(cluster, client, official_client, topic, module):
     side = {magnetar: client, pulsar: official_client}[module]
@@ -84,6 +85,7 @@ def test_shared_is_the_default_and_takes_many_producers(cluster, client, officia
     assert [one["accessMode"] for one in cluster.run(figures())] == ["Shared"] * 4
 
 
+@pytest.mark.promise("4.2", "4.8", "4.9")
 @pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
 @pytest.mark.parametrize("mode", ["Exclusive", "WaitForExclusive", "ExclusiveWithFencing"])
 def test_one_holder_is_the_only_writer_until_it_leaves(cluster, client, official_client, topic, module, mode):
@@ -115,6 +117,7 @@ def evicting(module: Any, client: Any, topic: str) -> Any:
                 raise
 
 
+@pytest.mark.promise("4.3")
 @pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
 def test_a_holder_that_is_cut_off_is_evicted_for_a_newcomer(cut_off_fast, topic, module):
     """A stopped process answers nothing, as one behind a broken network. It is fenced when it goes on."""
@@ -143,6 +146,7 @@ def cut_off_fast(tmp_path_factory):
         yield running
 
 
+@pytest.mark.promise("4.2", "4.8")
 def test_beside_an_exclusive_producer_all_others_fail(client, topic):
     holder = client.create_producer(topic, access_mode=EXCLUSIVE)
     with pytest.raises(ProducerFenced, match=r"holds .* alone"):
@@ -157,6 +161,7 @@ def test_beside_an_exclusive_producer_all_others_fail(client, topic):
     shared.close()
 
 
+@pytest.mark.promise("4.4", "4.7")
 def test_a_deposed_leader_learns_it_when_its_next_write_fails(client, topic):
     old = client.create_producer(topic, access_mode=EXCLUSIVE)
     old.send(b"old")
@@ -173,6 +178,7 @@ def test_a_deposed_leader_learns_it_when_its_next_write_fails(client, topic):
     old.close()
 
 
+@pytest.mark.promise("4.5")
 async def test_creating_waits_beyond_the_operation_timeout_and_is_granted_in_order(cluster, topic):
     async with AsyncClient(cluster.service_url, operation_timeout_seconds=1) as client:
         holder = await client.create_producer(topic, access_mode=WAIT)
@@ -190,6 +196,7 @@ async def test_creating_waits_beyond_the_operation_timeout_and_is_granted_in_ord
         await (await second).send(b"second")
 
 
+@pytest.mark.promise("4.5")
 async def test_a_creation_that_is_cancelled_leaves_the_queue(cluster, topic):
     async with AsyncClient(cluster.service_url, operation_timeout_seconds=5) as client:
         holder = await client.create_producer(topic, access_mode=EXCLUSIVE)
@@ -218,6 +225,7 @@ def until_sync(condition):
     asyncio.run(until(condition))
 
 
+@pytest.mark.promise("4.5", "4.6")
 def test_our_client_and_the_official_one_elect_one_leader_after_the_other(cluster, client, official_client, topic):
     ours = client.create_producer(topic, access_mode=WAIT)
     election = Election(official_client, topic, pulsar.ProducerAccessMode.WaitForExclusive)
@@ -233,6 +241,7 @@ def test_our_client_and_the_official_one_elect_one_leader_after_the_other(cluste
     assert everything(client, topic) == [b"ours", b"theirs", b"ours again"]
 
 
+@pytest.mark.promise("4.4")
 def test_the_official_client_fences_ours(client, official_client, topic):
     ours = client.create_producer(topic, access_mode=EXCLUSIVE)
     ours.send(b"ours")
@@ -243,6 +252,7 @@ def test_the_official_client_fences_ours(client, official_client, topic):
     assert everything(client, topic) == [b"ours", b"theirs"]
 
 
+@pytest.mark.promise("4.4", "4.7")
 def test_the_official_client_is_fenced_by_ours(client, official_client, topic):
     theirs = official_client.create_producer(topic, access_mode=pulsar.ProducerAccessMode.Exclusive)
     theirs.send(b"theirs")
@@ -266,6 +276,7 @@ def test_statistics_show_access_modes_epoch_and_waiting_producers(cluster, clien
     election.elected().close()
 
 
+@pytest.mark.promise("4.9")
 def test_each_partition_of_an_exclusive_producer_is_exclusive(cluster, client, topic):
     cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=3))
     with client.create_producer(topic, access_mode=EXCLUSIVE) as producer:
@@ -283,12 +294,14 @@ def test_a_producer_names_the_subscription_that_begins_with_its_topic(client, to
     consumer.close()
 
 
+@pytest.mark.promise("4.9")
 @pytest.mark.parametrize("options", [{"access_mode": 1}, {"access_mode": None}, {"initial_subscription_name": ""}])
 def test_an_impossible_option_is_refused_by_name(client, options):
     with pytest.raises(magnetar.InvalidConfiguration, match=next(iter(options))):
         client.create_producer("t", **options)
 
 
+@pytest.mark.promise("4.6")
 def test_a_killed_leader_is_followed_behind_all_that_it_acknowledged(cluster, client, topic):
     client.subscribe(topic, "keep").close()
     with LeaderProcess(cluster.service_url, topic) as leader:
@@ -319,6 +332,7 @@ def test_a_killed_leader_is_followed_behind_all_that_it_acknowledged(cluster, cl
     assert everything(client, topic)[-2:] == [b"elected", b"again"]
 
 
+@pytest.mark.promise("4.6")
 def test_a_holder_with_a_refused_entry_loses_access_to_one_that_waits(cluster, client, topic):
     client.subscribe(topic, "keep").close()
 
@@ -344,6 +358,7 @@ def test_a_holder_with_a_refused_entry_loses_access_to_one_that_waits(cluster, c
     assert everything(client, topic) == [b"elected"]
 
 
+@pytest.mark.promise("4.6")
 def test_leader_election_goes_on_across_a_brokers_crash(tmp_path, topic):
     """The holder returns with its epoch, or the waiting one has access and the old holder is fenced: never both."""
     with EmbeddedCluster(tmp_path, brokers=2) as cluster, magnetar.Client(cluster.service_url) as client:

@@ -64,6 +64,7 @@ def cursor_of(cluster: EmbeddedCluster, topic: str) -> Cursor:
 # ---- Batch-index acknowledgement ----
 
 
+@pytest.mark.promise("5.5", "12.2", "12.4")
 def test_only_open_messages_of_a_batch_come_again(client: magnetar.Client, topic: str) -> None:
     with client.subscribe(topic, "s", **SHARED, **INDEXES) as consumer:
         publish(client, topic, 10, 5)
@@ -79,6 +80,7 @@ def test_only_open_messages_of_a_batch_come_again(client: magnetar.Client, topic
         assert nothing_more(consumer)
 
 
+@pytest.mark.promise("12.6")
 def test_open_messages_come_to_another_consumer_and_complete_the_batch(client: magnetar.Client, topic: str) -> None:
     """The second one does not acknowledge by index: it knows of the acknowledged messages from the broker alone."""
     first = client.subscribe(topic, "s", **SHARED, **INDEXES)
@@ -119,6 +121,7 @@ def test_cumulative_acknowledgement_ends_inside_a_batch(client: magnetar.Client,
         assert [int(one.data()) for one in take(again, 6)] == [6, 7, 8, 9, 10, 11]
 
 
+@pytest.mark.promise("12.2", "12.3")
 def test_without_the_consumers_switch_the_whole_batch_comes_again(client: magnetar.Client, topic: str) -> None:
     with client.subscribe(topic, "s", **SHARED, **{**INDEXES, "batch_index_ack_enabled": False}) as consumer:
         publish(client, topic, 5, 5)
@@ -128,6 +131,7 @@ def test_without_the_consumers_switch_the_whole_batch_comes_again(client: magnet
         assert values(take(consumer, 5)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.promise("12.5")
 def test_acknowledged_indexes_survive_the_broker(cluster: EmbeddedCluster, client: magnetar.Client, topic: str) -> None:
     with client.subscribe(topic, "s", **SHARED, **INDEXES, ack_receipt_enabled=True) as consumer:
         publish(client, topic, 8, 8)
@@ -138,6 +142,7 @@ def test_acknowledged_indexes_survive_the_broker(cluster: EmbeddedCluster, clien
         assert values(take(consumer, 4)) == [1, 3, 5, 7]
 
 
+@pytest.mark.promise("5.1")
 def test_a_hundred_thousand_scattered_holes_survive_the_broker(
     cluster: EmbeddedCluster, client: magnetar.Client, topic: str
 ) -> None:
@@ -161,6 +166,7 @@ def test_a_hundred_thousand_scattered_holes_survive_the_broker(
         assert nothing_more(consumer)
 
 
+@pytest.mark.promise("12.2", "12.4", "12.6")
 async def test_the_asyncio_face_acknowledges_by_index(cluster: EmbeddedCluster, topic: str) -> None:
     async with magnetar.AsyncClient(cluster.service_url) as client:
         consumer = await client.subscribe(topic, "s", **SHARED, **INDEXES)
@@ -180,6 +186,7 @@ async def test_the_asyncio_face_acknowledges_by_index(cluster: EmbeddedCluster, 
             await last.receive(100)
 
 
+@pytest.mark.promise("5.5", "12.4", "12.6")
 def test_the_official_client_acknowledges_by_index(official_client: pulsar.Client, topic: str) -> None:
     options = {"consumer_type": pulsar.ConsumerType.Shared, "negative_ack_redelivery_delay_ms": 100}
     consumer = official_client.subscribe(topic, "s", batch_index_ack_enabled=True, **options)
@@ -204,6 +211,7 @@ def test_the_official_client_acknowledges_by_index(official_client: pulsar.Clien
         official_client.subscribe(topic, "s", **options).receive(300)
 
 
+@pytest.mark.promise("12.5")
 def test_indexes_that_the_official_client_acknowledged_survive_the_broker(
     cluster: EmbeddedCluster, official_client: pulsar.Client, topic: str
 ) -> None:
@@ -227,6 +235,7 @@ def test_indexes_that_the_official_client_acknowledged_survive_the_broker(
 # ---- Receipts ----
 
 
+@pytest.mark.promise("31.20")
 def test_an_acknowledgement_with_receipt_is_stored_when_the_call_returns(
     cluster: EmbeddedCluster, client: magnetar.Client, topic: str
 ) -> None:
@@ -240,6 +249,7 @@ def test_an_acknowledgement_with_receipt_is_stored_when_the_call_returns(
         assert cursor.durable_mark_delete == messages[2].message_id().position
 
 
+@pytest.mark.promise("31.20")
 async def test_tasks_that_acknowledge_together_share_a_receipt(cluster: EmbeddedCluster, topic: str) -> None:
     async with magnetar.AsyncClient(cluster.service_url) as client:
         consumer = await client.subscribe(topic, "s", consumer_type=ConsumerType.Shared, ack_receipt_enabled=True)
@@ -255,6 +265,7 @@ async def test_tasks_that_acknowledge_together_share_a_receipt(cluster: Embedded
             await consumer.acknowledge(messages[0])
 
 
+@pytest.mark.promise("31.20")
 def test_an_acknowledgement_without_a_receipt_fails(
     cluster: EmbeddedCluster, client: magnetar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +287,7 @@ def test_an_acknowledgement_without_a_receipt_fails(
 # ---- Time-out and delays ----
 
 
+@pytest.mark.promise("1.5", "7.2", "7.3", "7.5")
 def test_what_is_not_acknowledged_in_time_comes_again(client: magnetar.Client, topic: str) -> None:
     with client.subscribe(
         topic, "s", **SHARED, unacked_messages_timeout_ms=400, ack_timeout_tick_time_ms=100, ack_group_time_ms=5
@@ -291,6 +303,7 @@ def test_what_is_not_acknowledged_in_time_comes_again(client: magnetar.Client, t
         assert nothing_more(consumer, 700)
 
 
+@pytest.mark.promise("7.2")
 def test_on_an_ordered_subscription_the_time_out_begins_at_the_first_open_message(
     client: magnetar.Client, topic: str
 ) -> None:
@@ -303,6 +316,7 @@ def test_on_an_ordered_subscription_the_time_out_begins_at_the_first_open_messag
         assert [int(one.data()) for one in take(consumer, 4)] == [2, 3, 4, 5]
 
 
+@pytest.mark.promise("7.6", "11.6")
 def test_a_time_out_without_index_acknowledgement_brings_the_whole_batch(client: magnetar.Client, topic: str) -> None:
     with client.subscribe(
         topic, "s", **SHARED, unacked_messages_timeout_ms=300, ack_timeout_tick_time_ms=100
@@ -321,6 +335,7 @@ def test_a_time_out_with_index_acknowledgement_brings_the_open_messages(client: 
         assert values(take(consumer, 1)) == [3]
 
 
+@pytest.mark.promise("6.7")
 def test_a_negative_acknowledgement_leaves_the_time_out(client: magnetar.Client, topic: str) -> None:
     """Its delay is longer than the time-out: the message must not come again for the time-out meanwhile."""
     with client.subscribe(
@@ -335,6 +350,7 @@ def test_a_negative_acknowledgement_leaves_the_time_out(client: magnetar.Client,
         assert time.monotonic() - given >= 1.0
 
 
+@pytest.mark.promise("7.4")
 def test_a_back_off_makes_each_time_out_longer(client: magnetar.Client, topic: str) -> None:
     """The table of the page, a hundred times as fast."""
     backoff = MultiplierRedeliveryBackoff(min_delay_ms=10, max_delay_ms=60, multiplier=2)
@@ -351,6 +367,7 @@ def test_a_back_off_makes_each_time_out_longer(client: magnetar.Client, topic: s
             assert sum(delays_s[:count]) <= time.monotonic() - began < sum(delays_s[:count]) + 5 * count
 
 
+@pytest.mark.promise("6.3")
 def test_a_back_off_delays_each_redelivery_longer(client: magnetar.Client, topic: str) -> None:
     backoff = MultiplierRedeliveryBackoff(min_delay_ms=50, max_delay_ms=200, multiplier=2)
     with client.subscribe(topic, "s", **SHARED, negative_ack_redelivery_backoff=backoff) as consumer:

@@ -24,6 +24,7 @@ def calls_of(http: Http) -> list[tuple[str, ...]]:
     return [call for member in http.cluster.members for call in member.rpc.calls]  # type: ignore[attr-defined]
 
 
+@pytest.mark.promise("23.3")
 async def test_partitioned_topics_are_created_grown_listed_and_deleted(http: Http) -> None:
     topic = f"{PERSISTENT}/flights"
     assert (await http("GET", f"{topic}/partitions"))[0] == 404
@@ -60,6 +61,7 @@ async def test_a_path_that_is_not_encoded_is_refused_and_a_slash_at_its_end_mean
     assert (await http("GET", "/admin/v2/clusters/")) == await http("GET", "/admin/v2/clusters")
 
 
+@pytest.mark.promise("15.4")
 async def test_plain_topics_and_unusual_names(http: Http) -> None:
     name = quote("ünusual näme %2F?&", safe="")
     topic = f"{PERSISTENT}/{name}"
@@ -116,6 +118,7 @@ async def test_figures_are_asked_of_the_owners_and_added_up(http: Http) -> None:
     assert await http("GET", f"{PERSISTENT}/t/subscriptions") == (200, ["s"])
 
 
+@pytest.mark.promise("16.8")
 async def test_subscriptions(http: Http) -> None:
     await http("PUT", f"{PERSISTENT}/t/partitions", 2)
     path = f"{PERSISTENT}/t/subscription/my%2Fsub"
@@ -183,6 +186,7 @@ async def test_a_lookup_answers_the_address_of_a_listener_by_query_or_header() -
                 assert status == 412 and reason in answer["reason"] and len(answer["reason"]) < 300
 
 
+@pytest.mark.promise("15.5", "15.6")
 async def test_tenants_namespaces_clusters(http: Http) -> None:
     assert (await http("PUT", "/admin/v2/tenants/acme", {"adminRoles": ["a"], "allowedClusters": ["standalone"]}))[
         0
@@ -212,6 +216,7 @@ async def test_tenants_namespaces_clusters(http: Http) -> None:
     assert (await http("GET", "/admin/v2/clusters/standalone"))[0] == 200
 
 
+@pytest.mark.promise("32.7")
 async def test_what_is_not_supported_can_be_told_from_what_does_not_exist(http: Http) -> None:
     for method, path in (
         ("GET", f"{PERSISTENT}/t/offloadPolicies"),
@@ -228,6 +233,7 @@ async def test_what_is_not_supported_can_be_told_from_what_does_not_exist(http: 
     assert (await http("GET", "/nonsense"))[0] == 404
 
 
+@pytest.mark.promise("25.3")
 async def test_health_needs_brokers_and_bookies(http: Http) -> None:
     assert (await http("GET", "/admin/v2/brokers/health"))[0] == 503
     for number in (1, 2):

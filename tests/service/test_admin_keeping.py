@@ -1,5 +1,7 @@
 """The admin's paths of retention, time to live and backlog quotas: what is stored, shown and refused, as in Pulsar."""
 
+import pytest
+
 from support.servers.admin_http import Http
 
 NAMESPACE = "/admin/v2/namespaces/public/default"
@@ -22,6 +24,7 @@ async def test_impossible_retention_is_refused_at_both_levels(http: Http) -> Non
         assert await http("GET", path) == (200, "")
 
 
+@pytest.mark.promise("26.4")
 async def test_time_to_live_stands_in_the_body_or_for_a_topic_in_the_query(http: Http) -> None:
     assert (await http("PUT", TOPIC))[0] == 204
     assert await http("POST", f"{NAMESPACE}/messageTTL", 10) == (204, "")

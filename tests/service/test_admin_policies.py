@@ -111,6 +111,7 @@ async def test_the_copies_of_new_ledgers_are_set_shown_and_taken_away_with_pulsa
     assert await http("GET", "/admin/v2/namespaces/public/few/persistence") == (200, given)
 
 
+@pytest.mark.promise("15.7")
 async def test_a_namespace_is_created_with_policies(http: Http) -> None:
     def path(name: str) -> str:
         return f"/admin/v2/namespaces/public/{name}"
@@ -168,6 +169,7 @@ async def test_a_topic_says_its_largest_message_with_pulsars_answers(http: Http)
     assert (await http("GET", f"{NAMESPACE}/maxMessageSize"))[0] in (404, 501)
 
 
+@pytest.mark.promise("32.11")
 async def test_all_policies_of_a_namespace_are_shown_as_by_pulsar_and_can_be_sent_back(http: Http) -> None:
     assert await http("GET", NAMESPACE) == (200, FRESH_IN_PULSAR)
     rate = {
@@ -247,6 +249,7 @@ async def test_subscriptions_expire_by_a_number_in_the_body_or_for_a_topic_in_th
     assert await http("GET", own) == (200, "")
 
 
+@pytest.mark.promise("32.12")
 async def test_types_of_subscriptions_are_a_list_and_an_empty_one_takes_them_away(http: Http) -> None:
     await http("PUT", "/admin/v2/persistent/public/default/t")
     for path in (

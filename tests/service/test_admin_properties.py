@@ -1,5 +1,7 @@
 """Properties of namespaces and topics over HTTP: bodies that are refused, and what survives the coordinator."""
 
+import pytest
+
 from support.servers.admin_http import Http, admin_of
 from support.servers.coordination import FAST, coordination
 
@@ -7,6 +9,7 @@ NAMESPACE = "/admin/v2/namespaces/public/default"
 TOPIC = "/admin/v2/persistent/public/default/t"
 
 
+@pytest.mark.promise("32.5")
 async def test_bodies_that_are_no_texts_are_refused_and_change_nothing(http: Http) -> None:
     assert (await http("PUT", TOPIC, {"a": "b"}))[0] == 204
     assert (await http("PUT", f"{NAMESPACE}/properties", {"a": "b"}))[0] == 204

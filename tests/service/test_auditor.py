@@ -145,6 +145,7 @@ def no_first_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auditor_module, "CHANGE_DELAY_S", 0.05)
 
 
+@pytest.mark.promise("30.10")
 async def test_what_a_bookie_missed_is_copied_when_it_returns(tmp_path: Path) -> None:
     async with bookies_in(tmp_path) as bookies:
         await bookies.start(1, 2, 3)
@@ -190,6 +191,7 @@ async def test_a_thin_ledger_gets_its_third_copy(tmp_path: Path) -> None:
         assert await bookies.held(3, ledger, 29) == [(0, 29)]
 
 
+@pytest.mark.promise("30.10")
 async def test_the_ledgers_of_a_lost_bookie_go_to_a_spare(tmp_path: Path) -> None:
     settings = dataclasses.replace(SETTINGS, lost_bookie_grace_s=0.3)
     async with bookies_in(tmp_path, settings) as bookies:

@@ -46,6 +46,7 @@ def take(consumer: Any, count: int) -> list[Any]:
     return [consumer.receive(10_000) for _ in range(count)]
 
 
+@pytest.mark.promise("11.1", "11.2")
 def test_a_batch_ends_at_its_number_of_messages_or_at_its_delay(side: Side, topic: str) -> None:
     consumer = side.client.subscribe(topic, "s")
     producer = batching(side, topic, messages_max=3)
@@ -59,6 +60,7 @@ def test_a_batch_ends_at_its_number_of_messages_or_at_its_delay(side: Side, topi
     assert [message.data() for message in take(consumer, 2)] == [b"0", b"1"], "nobody flushed"
 
 
+@pytest.mark.promise("11.4")
 def test_a_message_with_a_delivery_time_travels_alone(side: Side, topic: str) -> None:
     consumer = side.client.subscribe(topic, "s")
     producer = batching(side, topic)
@@ -75,6 +77,7 @@ def test_a_message_with_a_delivery_time_travels_alone(side: Side, topic: str) ->
         assert [entry for entry, _ in places(found)] == [0, 0, 1, 2, 2, 3]
 
 
+@pytest.mark.promise("11.6", "12.1", "12.3")
 def test_without_the_brokers_switch_the_whole_batch_comes_again(side: Side, topic: str) -> None:
     options = {"consumer_type": side.module.ConsumerType.Shared, "negative_ack_redelivery_delay_ms": 100}
     consumer = side.client.subscribe(topic, "s", batch_index_ack_enabled=True, **options)

@@ -338,6 +338,7 @@ async def _connect(cluster, port):
     return Asker(connection)
 
 
+@pytest.mark.promise("2.9")
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
 async def test_a_system_call_trace_shows_the_sync_before_the_answer(cluster, tmp_path):
     """For every add: its bytes are written to a journal, that journal is synced, and only then the socket is."""
@@ -388,6 +389,7 @@ def _index(events, start, matches):
     return next(at for at in range(start, len(events)) if matches(events[at]))
 
 
+@pytest.mark.promise("15.3")
 async def test_a_killed_bookie_keeps_everything_that_it_answered(cluster, tmp_path):
     process, port = await _traced_bookie(cluster, tmp_path, [])
     client = await _connect(cluster, port)

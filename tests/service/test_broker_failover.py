@@ -5,6 +5,7 @@ import threading
 import time
 
 import pulsar
+import pytest
 
 from magnetar.actors.broker.service import BrokerState
 from magnetar.protocol.errors import CoordinatorUnavailable
@@ -75,6 +76,7 @@ def check(log, acknowledged):
     assert first_seen == sorted(first_seen)
 
 
+@pytest.mark.promise("1.6")
 def test_a_stopped_brokers_topics_go_on_elsewhere(tmp_path, topic):
     with EmbeddedCluster(tmp_path, brokers=2) as cluster:
         client = connect(cluster)
@@ -91,6 +93,7 @@ def test_a_stopped_brokers_topics_go_on_elsewhere(tmp_path, topic):
         client.close()
 
 
+@pytest.mark.promise("15.11")
 def test_subscriptions_survive_the_restart_of_everything(tmp_path, topic):
     with EmbeddedCluster(tmp_path) as cluster:
         client = connect(cluster)
@@ -212,6 +215,7 @@ def test_a_broker_cut_off_from_the_coordinator_is_fenced_and_its_clients_move_on
         client.close()
 
 
+@pytest.mark.promise("23.1")
 def test_many_topics_move_at_once(tmp_path, topic):
     with EmbeddedCluster(tmp_path, brokers=2) as cluster:
         client = connect(cluster)

@@ -112,6 +112,7 @@ def backlogs(ask):
     return {one.name: one.backlog_entries for one in topic_figures(ask).subscriptions}
 
 
+@pytest.mark.promise("16.8")
 def test_subscriptions_are_created_reset_skipped_and_deleted(client, topic, ask):
     ids = publish(client, topic, 10)
     ask("create_subscription", subscription="early", position="earliest")
@@ -165,6 +166,7 @@ def test_a_cursor_that_is_no_subscription_is_never_shown_as_one(client, topic, a
     assert storage_figures(ask).cursors[0].backlog_entries == 11
 
 
+@pytest.mark.promise("29.8")
 def test_a_planned_read_names_ledgers_and_pins_them(client, topic, ask, cluster):
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     ids = publish(client, topic, 35)

@@ -46,6 +46,7 @@ def nothing_comes(consumer, within_ms=300):
         consumer.receive(within_ms)
 
 
+@pytest.mark.promise("3.1")
 def test_what_is_sent_arrives_whole_and_in_order(client, topic):
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     producer = client.create_producer(topic)
@@ -65,6 +66,7 @@ def test_what_is_sent_arrives_whole_and_in_order(client, topic):
         assert message.producer_name() == producer.producer_name()
 
 
+@pytest.mark.promise("3.2")
 @pytest.mark.parametrize("compression", ALL_COMPRESSIONS, ids=lambda kind: kind.name)
 def test_batches_of_every_compression(client, topic, compression):
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
@@ -90,6 +92,7 @@ def test_a_message_of_the_largest_size_passes_and_a_larger_one_is_refused(client
     assert drain(consumer, 1)[0].data() == largest
 
 
+@pytest.mark.promise("2.4")
 def test_producers_get_unique_names_and_a_chosen_one_only_once(client, topic):
     names = {client.create_producer(topic).producer_name() for _ in range(5)}
     assert len(names) == 5
@@ -98,6 +101,7 @@ def test_producers_get_unique_names_and_a_chosen_one_only_once(client, topic):
         client.create_producer(topic, producer_name="chosen")
 
 
+@pytest.mark.promise("21.3")
 def test_a_durable_subscription_goes_on_where_it_was(client, topic):
     producer = client.create_producer(topic)
     first = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
@@ -109,6 +113,7 @@ def test_a_durable_subscription_goes_on_where_it_was(client, topic):
     assert values(drain(second, 6)) == numbers(6, 4)
 
 
+@pytest.mark.promise("16.6")
 def test_latest_and_earliest(client, topic):
     producer = client.create_producer(topic)
     for value in numbers(3):
@@ -120,12 +125,14 @@ def test_latest_and_earliest(client, topic):
     assert values(drain(earliest, 4)) == [*numbers(3), b"new"]
 
 
+@pytest.mark.promise("17.1")
 def test_exclusive_refuses_a_second_consumer(client, topic):
     client.subscribe(topic, "s")
     with pytest.raises(pulsar.ConsumerBusy):
         client.subscribe(topic, "s")
 
 
+@pytest.mark.promise("17.12")
 def test_shared_consumers_divide_the_messages_and_inherit_from_each_other(client, cluster, topic):
     other_client = pulsar.Client(cluster.service_url, logger=pulsar.ConsoleLogger(pulsar.LoggerLevel.Error))
     shared = {"consumer_type": pulsar.ConsumerType.Shared, "initial_position": pulsar.InitialPosition.Earliest}
@@ -142,6 +149,7 @@ def test_shared_consumers_divide_the_messages_and_inherit_from_each_other(client
     assert sorted(got_one + rest) == sorted(numbers(200))
 
 
+@pytest.mark.promise("1.5", "6.1", "17.13")
 def test_negative_acknowledgement_brings_a_message_again_with_its_count(client, topic):
     consumer = client.subscribe(
         topic,
@@ -161,6 +169,7 @@ def test_negative_acknowledgement_brings_a_message_again_with_its_count(client, 
     nothing_comes(consumer)
 
 
+@pytest.mark.promise("5.2")
 def test_cumulative_acknowledgement(client, topic):
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     producer = client.create_producer(topic)
@@ -173,6 +182,7 @@ def test_cumulative_acknowledgement(client, topic):
     assert values(drain(again, 3)) == numbers(3, 7)
 
 
+@pytest.mark.promise("5.1")
 def test_acknowledgement_receipts(client, topic):
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
     client.create_producer(topic).send(b"x")
@@ -252,6 +262,7 @@ def test_unsubscribe_removes_the_place(client, topic):
     assert values(drain(again, 1)) == [b"behind"]
 
 
+@pytest.mark.promise("22.1", "22.3")
 def test_partitioned_topics_and_patterns(client, cluster, topic):
     cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=4))
     consumer = client.subscribe(topic, "s", initial_position=pulsar.InitialPosition.Earliest)
@@ -272,6 +283,7 @@ def test_partitioned_topics_and_patterns(client, cluster, topic):
     assert sorted(values(drain(pattern, 100))) == sorted(numbers(100))
 
 
+@pytest.mark.promise("15.8")
 def test_what_is_not_there_is_refused_at_once(client):
     started = time.monotonic()
     for name in ("persistent://no-tenant/no-namespace/t", "non-persistent://public/no-namespace/t"):

@@ -43,6 +43,7 @@ def join(side: Side, broker: FakeBroker, *chunks: tuple[str, int], **options: An
     )
 
 
+@pytest.mark.promise("13.11", "13.12")
 @pytest.mark.parametrize("acknowledges", [True, False])
 def test_beyond_the_bound_the_oldest_message_is_acknowledged_or_comes_again(
     side: Side, broker_thread: FakeBrokerThread, acknowledges: bool
@@ -63,6 +64,7 @@ def test_beyond_the_bound_the_oldest_message_is_acknowledged_or_comes_again(
         assert positions_of(consumer.receive(10_000).message_id()) == ((1, 0), (1, 3))
 
 
+@pytest.mark.promise("13.13")
 def test_an_incomplete_message_is_acknowledged_when_its_time_is_over(
     side: Side, broker_thread: FakeBrokerThread
 ) -> None:

@@ -41,6 +41,7 @@ async def some(consumer: Any) -> list[magnetar.Message]:
         return []
 
 
+@pytest.mark.promise("13.4", "13.8")
 async def test_each_client_reads_the_chunks_of_the_other(ours: AsyncClient, official_client: pulsar.Client) -> None:
     theirs_consumer = official_client.subscribe("both", "theirs")
     our_consumer = await ours.subscribe("both", "ours")
@@ -56,6 +57,7 @@ async def test_each_client_reads_the_chunks_of_the_other(ours: AsyncClient, offi
         await our_consumer.acknowledge(own)
 
 
+@pytest.mark.promise("13.9", "13.10")
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover", "Shared", "KeyShared"])
 async def test_interwoven_chunks_of_two_producers(ours: AsyncClient, official_client: pulsar.Client, kind: str) -> None:
     topic = f"interwoven-{kind}"
@@ -84,6 +86,7 @@ async def test_interwoven_chunks_of_two_producers(ours: AsyncClient, official_cl
     assert sorted(found) == sorted(sent) == sorted(theirs.receive(5000).data() for _ in sent)
 
 
+@pytest.mark.promise("13.10")
 async def test_a_shared_subscription_redelivers_whole_messages(ours: AsyncClient) -> None:
     options: dict[str, Any] = {
         "consumer_type": magnetar.ConsumerType.Shared, "negative_ack_redelivery_delay_ms": 50, "ack_group_time_ms": 0
@@ -105,6 +108,7 @@ async def test_a_shared_subscription_redelivers_whole_messages(ours: AsyncClient
     assert found == set(LARGE)
 
 
+@pytest.mark.promise("13.10")
 async def test_a_leaving_consumer_hands_whole_messages_over(ours: AsyncClient) -> None:
     shared = magnetar.ConsumerType.Shared
     leaving = await ours.subscribe("handover", "s", consumer_type=shared, receiver_queue_size=2)
@@ -116,6 +120,7 @@ async def test_a_leaving_consumer_hands_whole_messages_over(ours: AsyncClient) -
     assert sorted([(await staying.receive(5000)).data() for _ in LARGE]) == sorted(LARGE)
 
 
+@pytest.mark.promise("13.6", "20.8")
 @pytest.mark.parametrize("face", FACES)
 def test_figures_count_chunks(cluster: EmbeddedCluster, face: str) -> None:
     topic = f"persistent://public/default/figures-{face}"
@@ -133,6 +138,7 @@ def test_figures_count_chunks(cluster: EmbeddedCluster, face: str) -> None:
         assert subscription["chunkedMessageRate"] == subscription["consumers"][0]["chunkedMessageRate"] > 0
 
 
+@pytest.mark.promise("31.10")
 @pytest.mark.parametrize("inclusive", [True, False])
 async def test_seek_and_readers_start_at_the_first_chunk(
     ours: AsyncClient, official_client: pulsar.Client, inclusive: bool
@@ -152,6 +158,7 @@ async def test_seek_and_readers_start_at_the_first_chunk(
     assert theirs.receive(5000).data() == expected[0]
 
 
+@pytest.mark.promise("13.1")
 def test_the_blocking_face(cluster: EmbeddedCluster) -> None:
     with magnetar.Client(cluster.service_url) as client:
         consumer = client.subscribe("blocking", "s")

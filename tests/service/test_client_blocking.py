@@ -73,6 +73,7 @@ def test_there_and_back(client: Client) -> None:
     assert client.get_topic_partitions("t") == [TOPIC]
 
 
+@pytest.mark.promise("3.5")
 def test_a_sync_send_sends_the_open_batch_at_once(client: Client, broker: FakeBroker) -> None:
     producer = client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=60_000)
     results: list[Result] = []
@@ -84,6 +85,7 @@ def test_a_sync_send_sends_the_open_batch_at_once(client: Client, broker: FakeBr
     assert producer.send(b"alone") == MessageId(-1, 1, 1, 0)
 
 
+@pytest.mark.promise("3.2", "3.4")
 @pytest.mark.parametrize("batching", [True, False])
 def test_async_sends_call_back_in_order(client: Client, batching: bool) -> None:
     producer = client.create_producer(
@@ -184,6 +186,7 @@ def test_receive_many(client: Client) -> None:
     assert len(consumer.batch_receive()) == 0
 
 
+@pytest.mark.promise("3.2", "3.4")
 def test_a_full_queue(client: Client, broker: FakeBroker) -> None:
     broker.receipt_delay_s = 0.2
     producer = client.create_producer("t", max_pending_messages=2)
@@ -256,6 +259,7 @@ def test_nothing_blocks_in_a_callback(client: Client) -> None:
 # ---- Listeners ----
 
 
+@pytest.mark.promise("14.5")
 def test_a_listener_gets_every_message_once(client: Client) -> None:
     got: list[bytes] = []
 
@@ -282,6 +286,7 @@ def test_a_listener_gets_every_message_once(client: Client) -> None:
     assert not [name for name in client_threads() if "listener" in name]
 
 
+@pytest.mark.promise("14.5")
 def test_a_reader_with_a_listener(client: Client) -> None:
     client.create_producer("t").send_many(numbers(5))
     got: list[bytes] = []

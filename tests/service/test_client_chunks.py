@@ -44,6 +44,7 @@ async def send(client: AsyncClient, *contents: bytes, **options: Any) -> list[Me
     return ids
 
 
+@pytest.mark.promise("13.1", "13.4", "13.7")
 @pytest.mark.parametrize("compression", [CompressionType.NONE, CompressionType.LZ4])
 async def test_a_large_message_travels_in_chunks(
     broker: FakeBroker, client: AsyncClient, compression: CompressionType
@@ -65,6 +66,7 @@ async def test_a_large_message_travels_in_chunks(
     await broker.until(lambda: subscription(broker).acked == set(range(len(entries))))
 
 
+@pytest.mark.promise("31.10")
 async def test_ids_of_chunked_messages_travel(broker: FakeBroker, client: AsyncClient) -> None:
     (sent,) = await send(client, LARGE)
     assert str(sent) == f"(1,0,-1,-1);(1,{sent.entry_id()},-1,-1)"
@@ -79,6 +81,7 @@ async def test_ids_of_chunked_messages_travel(broker: FakeBroker, client: AsyncC
     await broker.until(lambda: len(subscription(broker).acked) == len(positions_of(sent)))
 
 
+@pytest.mark.promise("13.8", "13.9")
 async def test_interwoven_chunks_and_ordinary_messages(broker: FakeBroker, client: AsyncClient) -> None:
     broker.topic(TOPIC).entries += [chunk(0), chunk(0, uuid="v"), PLAIN, chunk(1, uuid="v"), chunk(1)]
     consumer = await client.subscribe("t", "s", **EARLIEST)
@@ -111,6 +114,7 @@ async def test_a_negative_ack_brings_all_chunks(broker: FakeBroker, client: Asyn
     assert (await consumer.receive(2000)).data() == LARGE
 
 
+@pytest.mark.promise("13.7")
 async def test_a_second_copy_of_a_chunk_is_acknowledged(broker: FakeBroker, client: AsyncClient) -> None:
     broker.topic(TOPIC).entries += [chunk(0, 3), chunk(1, 3), chunk(1, 3), chunk(2, 3)]
     consumer = await client.subscribe("t", "s", **EARLIEST)
@@ -128,6 +132,7 @@ async def test_a_first_chunk_again_begins_the_message_again(broker: FakeBroker, 
     await broker.until(lambda: subscription(broker).acked == {0})
 
 
+@pytest.mark.promise("13.11", "13.12")
 @pytest.mark.parametrize("acknowledges", [True, False])
 async def test_beyond_the_bound_the_oldest_message_is_dropped(
     broker: FakeBroker, client: AsyncClient, acknowledges: bool
@@ -146,6 +151,7 @@ async def test_beyond_the_bound_the_oldest_message_is_dropped(
         assert positions_of((await consumer.receive(2000)).message_id()) == ((1, 0), (1, 3))
 
 
+@pytest.mark.promise("13.13")
 async def test_an_incomplete_message_expires(broker: FakeBroker, client: AsyncClient) -> None:
     broker.topic(TOPIC).entries += [chunk(0, 3), chunk(1, 3)]
     await client.subscribe("t", "s", expire_time_of_incomplete_chunked_message_ms=20, **EARLIEST)
@@ -164,6 +170,7 @@ async def test_a_damaged_chunk_comes_again(broker: FakeBroker, client: AsyncClie
     assert (await consumer.receive(3000)).data() == b"01"
 
 
+@pytest.mark.promise("13.7")
 @pytest.mark.parametrize(
     ("entries", "error"),
     [
@@ -218,6 +225,7 @@ async def test_without_a_receiver_queue(broker: FakeBroker, client: AsyncClient)
     assert [(await consumer.receive(2000)).data() for _ in range(2)] == [LARGE, b"x"]
 
 
+@pytest.mark.promise("13.4")
 async def test_chunks_are_sent_again_after_a_reconnect(broker: FakeBroker, client: AsyncClient) -> None:
     producer = await client.create_producer("t", batching_enabled=False, chunking_enabled=True)
     broker.receipts_lost = 6
@@ -230,6 +238,7 @@ async def test_chunks_are_sent_again_after_a_reconnect(broker: FakeBroker, clien
     assert await producer.send(b"next") > await sending
 
 
+@pytest.mark.promise("13.4")
 async def test_a_message_in_chunks_fails_as_a_whole(broker: FakeBroker, client: AsyncClient) -> None:
     producer = await client.create_producer("t", batching_enabled=False, chunking_enabled=True, send_timeout_millis=200)
     broker.mute_sends = True
@@ -239,6 +248,7 @@ async def test_a_message_in_chunks_fails_as_a_whole(broker: FakeBroker, client: 
     assert await producer.send(b"next")
 
 
+@pytest.mark.promise("13.1")
 async def test_metadata_that_leaves_no_room_is_refused(client: AsyncClient) -> None:
     producer = await client.create_producer("t", batching_enabled=False, chunking_enabled=True)
     with pytest.raises(MessageTooBig, match="metadata"):
@@ -247,6 +257,7 @@ async def test_metadata_that_leaves_no_room_is_refused(client: AsyncClient) -> N
         await (await client.create_producer("t")).send(LARGE)
 
 
+@pytest.mark.promise("13.2", "13.3")
 async def test_what_chunking_cannot_be_combined_with(client: AsyncClient) -> None:
     with pytest.raises(InvalidConfiguration, match="Batching and chunking of messages can't be enabled together"):
         await client.create_producer("t", chunking_enabled=True, batching_enabled=True)

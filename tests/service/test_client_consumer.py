@@ -37,6 +37,7 @@ async def test_everything_comes_once_and_in_order(broker: FakeBroker, client: As
     assert consumer.is_connected()
 
 
+@pytest.mark.promise("14.4")
 async def test_waiting_receivers_are_served_as_messages_come(broker: FakeBroker, client: AsyncClient) -> None:
     consumer = await client.subscribe("t", "s")
     waiting = [asyncio.ensure_future(consumer.receive()) for _ in range(5)]
@@ -71,6 +72,7 @@ async def test_batch_receive_ends_at_the_first_limit(client: AsyncClient) -> Non
     assert await by_time.batch_receive() == []
 
 
+@pytest.mark.promise("14.1", "14.2")
 async def test_permits_bound_what_the_broker_sends(broker: FakeBroker, client: AsyncClient) -> None:
     await publish(client, numbers(100))
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST, receiver_queue_size=10)
@@ -141,6 +143,7 @@ async def test_options_that_the_official_signature_lacks_are_taken_by_name(
         await client.subscribe("t", "s2", ack_group_maximum=2)
 
 
+@pytest.mark.promise("5.1", "11.5")
 async def test_a_batch_is_acknowledged_when_all_its_messages_are(broker: FakeBroker, client: AsyncClient) -> None:
     await publish(client, numbers(6), 3)
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
@@ -177,6 +180,7 @@ async def test_acknowledging_many_at_once_is_exact(broker: FakeBroker, client: A
     await consumer.acknowledge_many([])
 
 
+@pytest.mark.promise("5.3")
 async def test_cumulative_acknowledgement(broker: FakeBroker, client: AsyncClient) -> None:
     await publish(client, numbers(12), 3)
     consumer = await client.subscribe("t", "s", initial_position=EARLIEST)
@@ -226,6 +230,7 @@ async def test_closing_ends_those_who_wait(client: AsyncClient) -> None:
 # ---- Redelivery ----
 
 
+@pytest.mark.promise("6.2", "6.4", "6.5", "6.9")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 async def test_negative_acknowledgement(broker: FakeBroker, client: AsyncClient, kind: ConsumerType) -> None:
     await publish(client, numbers(4))
@@ -244,6 +249,7 @@ async def test_negative_acknowledgement(broker: FakeBroker, client: AsyncClient,
     assert await nothing_more(consumer)
 
 
+@pytest.mark.promise("6.9")
 async def test_an_acknowledgement_withdraws_the_negative_one(broker: FakeBroker, client: AsyncClient) -> None:
     await publish(client, numbers(2), 2)
     consumer = await client.subscribe(

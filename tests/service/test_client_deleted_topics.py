@@ -54,6 +54,7 @@ def refused_once(caplog: pytest.LogCaptureFixture, what: str) -> bool:
     return any(f"the broker refuses the {what}" in record.message for record in caplog.records)
 
 
+@pytest.mark.promise("31.19")
 @pytest.mark.parametrize("partitions", [0, 2])
 @pytest.mark.parametrize("kind", ["Exclusive", "Shared"])
 def test_clients_go_on_when_their_topic_is_created_again(
@@ -92,6 +93,7 @@ def test_clients_go_on_when_their_topic_is_created_again(
     assert consumer.is_connected() and producer.is_connected()
 
 
+@pytest.mark.promise("31.19")
 @pytest.mark.parametrize("listed", [False, True], ids=["one topic", "a list"])
 @pytest.mark.parametrize(("before", "after"), [(0, 0), (2, 2), (0, 3), (3, 2), (2, 0)])
 async def test_everything_in_the_new_topic_is_delivered(

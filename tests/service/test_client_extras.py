@@ -37,6 +37,7 @@ def topic() -> str:
     return f"extras-{next(_numbers)}"
 
 
+@pytest.mark.promise("31.1")
 async def test_a_table_view_has_the_last_value_of_each_key(on_cluster: AsyncClient, topic: str) -> None:
     producer = await on_cluster.create_producer(topic, batching_enabled=True)
     for key, value in [("a", b"1"), ("b", b"2"), ("a", b"3"), ("c", b"4"), ("c", None), (None, b"no key")]:
@@ -65,6 +66,7 @@ async def test_a_table_view_has_the_last_value_of_each_key(on_cluster: AsyncClie
     await table.close()
 
 
+@pytest.mark.promise("31.1")
 def test_the_blocking_client_has_table_views_too(cluster: EmbeddedCluster, topic: str) -> None:
     with magnetar.Client(cluster.service_url) as client:
         producer = client.create_producer(topic)
@@ -95,6 +97,7 @@ async def test_readers_of_hash_ranges_share_a_topic(on_cluster: AsyncClient, top
     assert sorted(found[0] + found[1], key=int) == numbers(40) and min(map(len, found)) > 5
 
 
+@pytest.mark.promise("31.6")
 @pytest.mark.parametrize("ranges", [[], [(0, 65_536)], [(-1, 5)], [(5, 4)], [(0, 5), (5, 9)], [(1,)], [(0, "9")]])
 async def test_impossible_hash_ranges_are_refused(on_cluster: AsyncClient, ranges: object) -> None:
     with pytest.raises(InvalidConfiguration):
@@ -129,6 +132,7 @@ class Recorder(ConsumerInterceptor):
         raise RuntimeError("the client logs this")
 
 
+@pytest.mark.promise("31.16")
 async def test_interceptors_hear_of_everything_and_cannot_break_it(broker: FakeBroker, client: AsyncClient) -> None:
     recorder = Recorder()
     broken = ConsumerInterceptor()
@@ -157,6 +161,7 @@ async def test_interceptors_hear_of_everything_and_cannot_break_it(broker: FakeB
         await client.subscribe("t", "s", interceptors=[object()])
 
 
+@pytest.mark.promise("31.16")
 async def test_interceptors_hear_of_acknowledgement_time_outs(broker: FakeBroker, client: AsyncClient) -> None:
     recorder = Recorder()
     consumer = await client.subscribe(
@@ -169,6 +174,7 @@ async def test_interceptors_hear_of_acknowledgement_time_outs(broker: FakeBroker
     assert recorder.told[:3] == [("consume", b"0"), ("late", 1), ("consume", b"0")]
 
 
+@pytest.mark.promise("31.16")
 def test_a_blocking_consumer_is_shown_to_its_interceptors(cluster: EmbeddedCluster, topic: str) -> None:
     shown: list[object] = []
 
@@ -184,6 +190,7 @@ def test_a_blocking_consumer_is_shown_to_its_interceptors(cluster: EmbeddedClust
         assert shown == [consumer]
 
 
+@pytest.mark.promise("21.4")
 async def test_a_reader_may_have_the_name_of_a_durable_subscription(on_cluster: AsyncClient, topic: str) -> None:
     consumer = await on_cluster.subscribe(topic, "same", initial_position=EARLIEST)
     await publish(on_cluster, numbers(3), topic=topic)

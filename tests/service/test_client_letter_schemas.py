@@ -33,6 +33,7 @@ def letters_of(subscribe: Any, topic: str, **options: Any) -> Any:
     return subscribe(topic, "s", ConsumerType.Shared, enable_retry=True, **options)
 
 
+@pytest.mark.promise("33.3")
 @pytest.mark.parametrize("kind", [AvroSchema, JsonSchema])
 def test_letters_are_decoded_with_the_definition_of_their_original(
     client: magnetar.Client, topic: str, kind: Any
@@ -87,6 +88,7 @@ def test_pairs_whose_key_is_that_of_the_message_are_whole_in_letters(client: mag
     assert dead.read_next(10_000).value() == pair
 
 
+@pytest.mark.promise("33.3")
 def test_a_letter_whose_definition_is_deleted_is_stored_without_a_version(
     client: magnetar.Client, cluster: EmbeddedCluster, topic: str
 ) -> None:

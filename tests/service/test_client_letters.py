@@ -65,6 +65,7 @@ async def deliveries_until_dead(consumer: AsyncConsumer, content: bytes, dead: A
     return times, await moved
 
 
+@pytest.mark.promise("9.1", "9.2", "9.4", "9.7", "9.10")
 @pytest.mark.parametrize("batch", [1, 5])
 async def test_a_message_moves_after_its_redeliveries_and_the_others_go_on(
     on_cluster: AsyncClient, cluster: EmbeddedCluster, topic: str, batch: int
@@ -98,6 +99,7 @@ def moved_entry(ids: list[MessageId], batch: int) -> str:
     return str(ids[-1].entry_id() + 1)
 
 
+@pytest.mark.promise("9.11")
 async def test_a_key_shared_subscription_has_dead_letters(on_cluster: AsyncClient, topic: str) -> None:
     consumer = await on_cluster.subscribe(
         topic,
@@ -115,6 +117,7 @@ async def test_a_key_shared_subscription_has_dead_letters(on_cluster: AsyncClien
     assert (moved.data(), moved.partition_key()) == (b"bad", "k")
 
 
+@pytest.mark.promise("9.10")
 async def test_a_message_that_times_out_too_often_becomes_a_dead_letter(on_cluster: AsyncClient, topic: str) -> None:
     consumer = await on_cluster.subscribe(
         topic,
@@ -132,6 +135,7 @@ async def test_a_message_that_times_out_too_often_becomes_a_dead_letter(on_clust
     assert (await dead.read_next(10_000)).data() == b"forgotten"
 
 
+@pytest.mark.promise("9.3", "9.8")
 async def test_an_initial_subscription_keeps_the_first_dead_letter(on_cluster: AsyncClient, topic: str) -> None:
     policy = ConsumerDeadLetterPolicy(1, f"{topic}-dead", "keeper")
     consumer = await on_cluster.subscribe(
@@ -144,6 +148,7 @@ async def test_an_initial_subscription_keeps_the_first_dead_letter(on_cluster: A
     assert (await keeper.receive(10_000)).data() == b"bad"
 
 
+@pytest.mark.promise("1.5", "8.2", "8.3", "8.4", "8.5", "8.6", "8.7", "8.9", "8.10", "8.11")
 async def test_reconsuming_counts_waits_and_ends_in_the_dead_letter_topic(on_cluster: AsyncClient, topic: str) -> None:
     consumer = await on_cluster.subscribe(
         topic, "s", SHARED, enable_retry=True, dead_letter_policy=ConsumerDeadLetterPolicy(2)
@@ -176,6 +181,7 @@ async def test_reconsuming_counts_waits_and_ends_in_the_dead_letter_topic(on_clu
             await rest.receive(50)
 
 
+@pytest.mark.promise("8.8", "9.10")
 async def test_a_retry_letter_that_is_not_handled_becomes_a_dead_letter(on_cluster: AsyncClient, topic: str) -> None:
     consumer = await on_cluster.subscribe(
         topic, "s", SHARED, enable_retry=True, dead_letter_policy=ConsumerDeadLetterPolicy(1, f"{topic}-dead"),
@@ -190,6 +196,7 @@ async def test_a_retry_letter_that_is_not_handled_becomes_a_dead_letter(on_clust
     assert times == 2 and moved.properties()["RECONSUMETIMES"] == "1"
 
 
+@pytest.mark.promise("8.13")
 async def test_a_held_copy_goes_to_another_consumer_when_its_consumer_leaves(
     on_cluster: AsyncClient, topic: str
 ) -> None:
@@ -207,6 +214,7 @@ async def test_a_held_copy_goes_to_another_consumer_when_its_consumer_leaves(
     assert time.monotonic() >= due
 
 
+@pytest.mark.promise("8.1")
 async def test_reconsuming_is_refused_where_it_cannot_be(on_cluster: AsyncClient, topic: str) -> None:
     plain = await on_cluster.subscribe(topic, "plain", SHARED, dead_letter_policy=ConsumerDeadLetterPolicy(1))
     consumer = await on_cluster.subscribe(topic, "s", SHARED, enable_retry=True)
@@ -227,6 +235,7 @@ async def test_reconsuming_is_refused_where_it_cannot_be(on_cluster: AsyncClient
         await consumer.reconsume_later(await elsewhere.receive(10_000))
 
 
+@pytest.mark.promise("8.1")
 def test_the_blocking_client_has_letters_too(cluster: EmbeddedCluster, topic: str) -> None:
     with magnetar.Client(cluster.service_url) as client:
         consumer = client.subscribe(
@@ -242,6 +251,7 @@ def test_the_blocking_client_has_letters_too(cluster: EmbeddedCluster, topic: st
         assert dead.read_next(10_000).data() == b"x"
 
 
+@pytest.mark.promise("1.5", "8.4", "8.5", "8.6", "8.7", "8.9", "8.10")
 def test_the_official_client_reads_retry_and_dead_letters_of_ours(
     cluster: EmbeddedCluster, official_client: pulsar.Client, topic: str
 ) -> None:
@@ -268,6 +278,7 @@ def test_the_official_client_reads_retry_and_dead_letters_of_ours(
             side.receive(50)
 
 
+@pytest.mark.promise("8.14")
 async def test_customizers_change_the_producers_of_letters(on_cluster: AsyncClient, topic: str) -> None:
     contexts: list[DeadLetterProducerContext] = []
 
@@ -292,6 +303,7 @@ async def test_customizers_change_the_producers_of_letters(on_cluster: AsyncClie
 # ---- Order of steps, on a scripted broker ----
 
 
+@pytest.mark.promise("7.7")
 @pytest.mark.parametrize("timeout_ms", [None, 40])
 async def test_a_dead_letter_policy_sets_no_time_out_of_its_own(
     broker: FakeBroker, client: AsyncClient, timeout_ms: int | None
@@ -310,6 +322,7 @@ async def test_a_dead_letter_policy_sets_no_time_out_of_its_own(
         assert (await consumer.receive(10_000)).data() == b"x"
 
 
+@pytest.mark.promise("8.3", "8.4")
 async def test_the_original_is_acknowledged_only_when_the_copy_is_stored(
     broker: FakeBroker, client: AsyncClient
 ) -> None:
@@ -338,6 +351,7 @@ async def test_when_the_copy_is_not_stored_the_original_stays(broker: FakeBroker
     await broker.until(lambda: broker.count("ACK"))
 
 
+@pytest.mark.promise("8.4", "8.13")
 async def test_a_consumer_that_dies_between_copy_and_acknowledgement_repeats_the_message(
     broker: FakeBroker, client: AsyncClient
 ) -> None:
@@ -357,6 +371,7 @@ async def test_a_consumer_that_dies_between_copy_and_acknowledgement_repeats_the
     assert {one.topic_name() for one in found} == {TOPIC, f"{TOPIC}-s-RETRY"}  # repeated, and not lost
 
 
+@pytest.mark.promise("9.9")
 async def test_a_dead_letter_that_is_not_stored_comes_again(broker: FakeBroker, client: AsyncClient) -> None:
     policy = ConsumerDeadLetterPolicy(1)
     consumer = await client.subscribe(

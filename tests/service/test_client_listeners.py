@@ -75,6 +75,7 @@ class Heard:
 # ---- Listeners of the asyncio face ----
 
 
+@pytest.mark.promise("14.5")
 async def test_a_listener_gets_every_message_once_and_may_fail(
     client: AsyncClient, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -108,6 +109,7 @@ async def test_a_plain_function_is_called_on_the_loop_and_its_outcome_awaited(
     assert await rest(client, topic, 0) == []
 
 
+@pytest.mark.promise("14.5")
 async def test_lists_patterns_and_partitions_have_one_listener_at_a_time(
     client: AsyncClient, topic: str, cluster: EmbeddedCluster
 ) -> None:
@@ -129,6 +131,7 @@ async def test_lists_patterns_and_partitions_have_one_listener_at_a_time(
             assert [data for where, data in heard.messages if where == full] == numbers(10)
 
 
+@pytest.mark.promise("14.5")
 async def test_no_message_is_lost_when_the_topic_is_unloaded_meanwhile(
     client: AsyncClient, topic: str, cluster: EmbeddedCluster
 ) -> None:
@@ -153,6 +156,7 @@ async def test_no_message_is_lost_when_the_topic_is_unloaded_meanwhile(
     assert await rest(client, topic, 0) == []
 
 
+@pytest.mark.promise("14.5")
 async def test_closing_waits_for_the_message_that_the_listener_handles(client: AsyncClient, topic: str) -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 
@@ -172,6 +176,7 @@ async def test_closing_waits_for_the_message_that_the_listener_handles(client: A
     assert await rest(client, topic, 2) == [b"1", b"2"]
 
 
+@pytest.mark.promise("14.5")
 @pytest.mark.parametrize("what", ["consumer", "unsubscribe", "client"])
 async def test_a_listener_may_close_what_it_listens_to(cluster: EmbeddedCluster, topic: str, what: str) -> None:
     client = AsyncClient(cluster.service_url, operation_timeout_seconds=10)
@@ -268,6 +273,7 @@ async def test_pausing_a_listener_at_work_keeps_the_rest(client: AsyncClient, to
     assert await rest(client, topic, 2) == [b"5", b"6"]
 
 
+@pytest.mark.promise("14.5")
 async def test_a_reader_has_a_listener(client: AsyncClient, topic: str) -> None:
     heard: list[bytes] = []
 
@@ -315,6 +321,7 @@ async def test_impossible_listeners_are_refused_before_anything_is_opened(
 # ---- Pausing a consumer ----
 
 
+@pytest.mark.promise("14.1", "31.17")
 async def test_a_paused_consumer_gets_what_was_permitted_and_then_nothing(client: AsyncClient, topic: str) -> None:
     consumer = await client.subscribe(topic, "s", receiver_queue_size=10)
     consumer.pause()
@@ -334,6 +341,7 @@ async def test_a_paused_consumer_gets_what_was_permitted_and_then_nothing(client
     consumer.resume()
 
 
+@pytest.mark.promise("14.1", "31.17")
 async def test_a_pause_outlasts_an_unload_and_holds_for_topics_that_join(
     client: AsyncClient, topic: str, cluster: EmbeddedCluster
 ) -> None:
@@ -354,6 +362,7 @@ async def test_a_pause_outlasts_an_unload_and_holds_for_topics_that_join(
     assert sorted(heard.data) == sorted(numbers(5) * 2)
 
 
+@pytest.mark.promise("14.1", "31.17")
 def test_the_blocking_client_pauses_a_consumer(cluster: EmbeddedCluster, topic: str) -> None:
     with magnetar.Client(cluster.service_url) as client:
         consumer = client.subscribe(topic, "s", receiver_queue_size=4)

@@ -17,6 +17,7 @@ async def create(cluster: EmbeddedCluster, topic: str) -> None:
     await asyncio.to_thread(lambda: cluster.run(cluster.coordinator_call("create_topic", topic=topic)))
 
 
+@pytest.mark.promise("22.4")
 async def test_a_topic_of_a_list_is_joined_when_it_is_created(cluster: EmbeddedCluster) -> None:
     await create(cluster, THERE)
     async with AsyncClient(cluster.service_url) as client:

@@ -50,6 +50,7 @@ def subscribe(side: Side, topic: str, kind: str, position: str, **options: Any) 
     )
 
 
+@pytest.mark.promise("21.2")
 @pytest.mark.parametrize("kind", TYPES)
 def test_it_begins_where_it_is_told_and_ends_with_its_consumer(cluster: EmbeddedCluster, side: Side, kind: str) -> None:
     topic = f"begins-{side.face}-{kind}"

@@ -70,6 +70,7 @@ def read_all(reader: magnetar.Reader) -> list[bytes]:
     return got
 
 
+@pytest.mark.promise("1.1", "2.1", "2.2", "2.3", "2.7", "2.12", "10.1")
 @pytest.mark.parametrize("compression", list(CompressionType))
 def test_everything_on_a_message(client: magnetar.Client, topic: str, compression: CompressionType) -> None:
     consumer = client.subscribe(topic, "s")
@@ -83,6 +84,7 @@ def test_everything_on_a_message(client: magnetar.Client, topic: str, compressio
     assert consumer.receive(10_000).has_null_value()
 
 
+@pytest.mark.promise("11.2")
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("inclusive", [True, False])
 def test_seeking_and_reading_from_a_message(client: magnetar.Client, topic: str, batch: int, inclusive: bool) -> None:
@@ -124,6 +126,7 @@ def test_the_ends_of_a_topic_and_times(client: magnetar.Client, topic: str) -> N
     assert read_all(latest) == [b"new"]
 
 
+@pytest.mark.promise("5.1", "11.5", "11.6")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 @pytest.mark.parametrize("batch", [1, 5])
 def test_what_is_not_acknowledged_comes_again(
@@ -144,6 +147,7 @@ def test_what_is_not_acknowledged_comes_again(
     assert nothing_more(again)
 
 
+@pytest.mark.promise("5.2")
 def test_cumulative_acknowledgement_in_the_middle_of_a_batch(client: magnetar.Client, topic: str) -> None:
     publish(client, topic, numbers(20), 5)
     consumer = client.subscribe(topic, "s", initial_position=EARLIEST)
@@ -154,6 +158,7 @@ def test_cumulative_acknowledgement_in_the_middle_of_a_batch(client: magnetar.Cl
         assert receive(again, 10) == numbers(10, 10)
 
 
+@pytest.mark.promise("1.5", "6.1", "6.4", "6.5", "17.13")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 def test_negative_acknowledgement(client: magnetar.Client, topic: str, kind: ConsumerType) -> None:
     publish(client, topic, numbers(4), 1)
@@ -169,6 +174,7 @@ def test_negative_acknowledgement(client: magnetar.Client, topic: str, kind: Con
     assert nothing_more(consumer)
 
 
+@pytest.mark.promise("16.1", "16.2", "16.6", "17.1", "21.6")
 def test_subscription_types(client: magnetar.Client, topic: str) -> None:
     exclusive = client.subscribe(topic, "one")
     with pytest.raises(ConsumerBusy):
@@ -199,6 +205,7 @@ def test_subscription_types(client: magnetar.Client, topic: str) -> None:
         assert nothing_more(again)
 
 
+@pytest.mark.promise("14.2")
 @pytest.mark.parametrize("kind", [ConsumerType.Exclusive, ConsumerType.Shared])
 @pytest.mark.parametrize("batch", [1, 4])
 def test_without_a_receiver_queue(client: magnetar.Client, topic: str, batch: int, kind: ConsumerType) -> None:
@@ -209,6 +216,7 @@ def test_without_a_receiver_queue(client: magnetar.Client, topic: str, batch: in
     assert receive(consumer, 8) == numbers(8, 4)
 
 
+@pytest.mark.promise("23.3")
 def test_partitioned_topics(cluster: Cluster, client: magnetar.Client, topic: str) -> None:
     import urllib.request
 
@@ -237,6 +245,7 @@ def test_partitioned_topics(cluster: Cluster, client: magnetar.Client, topic: st
         assert sorted(receive(again, 10)) == sorted(numbers(10))
 
 
+@pytest.mark.promise("14.4")
 async def test_the_asyncio_face(cluster: Cluster, topic: str) -> None:
     async with magnetar.AsyncClient(cluster.service_url) as client:
         consumer = await client.subscribe(topic, "s")

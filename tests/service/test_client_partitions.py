@@ -22,6 +22,7 @@ def stored(broker: FakeBroker, topic: str) -> list[bytes]:
     return found
 
 
+@pytest.mark.promise("23.6")
 async def test_keyless_messages_go_on_to_the_next_partition_when_a_batch_is_full(
     broker: FakeBroker, client: AsyncClient
 ) -> None:
@@ -78,6 +79,7 @@ async def test_senders_that_wait_go_on_when_another_partition_gives_room_back(
         )
 
 
+@pytest.mark.promise("23.6")
 async def test_keyless_messages_stay_until_the_delay_has_passed(broker: FakeBroker, client: AsyncClient) -> None:
     broker.partitions[TOPIC] = 2
     producer = await client.create_producer("t", batching_max_publish_delay_ms=20, batching_max_messages=500)
@@ -94,6 +96,7 @@ async def test_keyless_messages_stay_until_the_delay_has_passed(broker: FakeBrok
     assert min(len(stored(broker, f"{TOPIC}-partition-{index}")) for index in range(2)) > 0
 
 
+@pytest.mark.promise("31.7")
 async def test_a_producer_takes_partitions_that_are_added(broker: FakeBroker) -> None:
     broker.partitions[TOPIC] = 2
     async with AsyncClient(broker.url, partitions_update_interval_s=1) as client:

@@ -42,6 +42,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
+@pytest.mark.promise("3.5")
 async def test_sends_of_one_moment_share_a_batch_and_nobody_waits_for_the_delay(
     broker: FakeBroker, client: AsyncClient
 ) -> None:
@@ -53,6 +54,7 @@ async def test_sends_of_one_moment_share_a_batch_and_nobody_waits_for_the_delay(
     assert producer.last_sequence_id() == 5
 
 
+@pytest.mark.promise("2.10", "11.1")
 async def test_async_sends_wait_for_the_delay_or_a_full_batch(broker: FakeBroker, client: AsyncClient) -> None:
     producer = await client.create_producer("t", batching_max_publish_delay_ms=30, batching_max_messages=4)
     results: list[tuple[Result, MessageId]] = []
@@ -110,6 +112,7 @@ async def test_many_messages_with_one_call(broker: FakeBroker, client: AsyncClie
     assert seen == [Result.Ok] * 10
 
 
+@pytest.mark.promise("19.9")
 @pytest.mark.parametrize("compression", list(CompressionType))
 async def test_everything_on_a_message(broker: FakeBroker, client: AsyncClient, compression: CompressionType) -> None:
     producer = await client.create_producer("t", producer_name="me", compression_type=compression)
@@ -140,6 +143,7 @@ async def test_what_is_not_a_message(client: AsyncClient) -> None:
     assert await producer.send(bytearray(b"fine"))  # type: ignore[arg-type]
 
 
+@pytest.mark.promise("2.7")
 async def test_sequence_ids_go_on_where_the_broker_or_the_application_says(
     broker: FakeBroker, client: AsyncClient
 ) -> None:
@@ -262,6 +266,7 @@ async def test_a_final_refusal_while_reconnecting_fails_what_is_pending(
         await send
 
 
+@pytest.mark.promise("3.1")
 async def test_no_receipt_in_time_fails_the_message_and_what_comes_after_goes_on(
     broker: FakeBroker, client: AsyncClient
 ) -> None:
@@ -295,6 +300,7 @@ async def test_a_late_receipt_is_ignored(broker: FakeBroker, client: AsyncClient
     assert broker.count("CONNECT") == 1
 
 
+@pytest.mark.promise("3.3", "3.4")
 async def test_a_full_queue_fails_or_waits(broker: FakeBroker, client: AsyncClient) -> None:
     broker.receipt_delay_s = 0.05
     failing = await client.create_producer("t", max_pending_messages=2)
@@ -313,6 +319,7 @@ async def test_a_full_queue_fails_or_waits(broker: FakeBroker, client: AsyncClie
     assert stored(broker) == [*numbers(2), *numbers(7)]
 
 
+@pytest.mark.promise("2.16")
 async def test_too_large_a_message_is_refused_and_others_pass(broker: FakeBroker, client: AsyncClient) -> None:
     broker.message_size_max = 10_000
     producer = await client.create_producer("t")
@@ -441,6 +448,7 @@ async def test_keys_choose_partitions_and_keep_their_order(broker: FakeBroker, c
     assert await client.get_topic_partitions("u") == ["persistent://public/default/u"]
 
 
+@pytest.mark.promise("23.9")
 async def test_a_custom_router(broker: FakeBroker, client: AsyncClient) -> None:
     broker.partitions[TOPIC] = 3
     producer = await client.create_producer(
@@ -452,6 +460,7 @@ async def test_a_custom_router(broker: FakeBroker, client: AsyncClient) -> None:
     assert [message_id.partition() for message_id in ids] == [0, 1, 2]
 
 
+@pytest.mark.promise("19.6")
 async def test_one_key_in_each_batch(broker: FakeBroker, client: AsyncClient) -> None:
     producer = await client.create_producer("t", batching_type=BatchingType.KeyBased)
     ids = await asyncio.gather(*[producer.send(b"%d" % n, partition_key=f"k{n % 3}") for n in range(9)])

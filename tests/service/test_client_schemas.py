@@ -47,6 +47,7 @@ def blocking(cluster: EmbeddedCluster) -> Any:
         yield client
 
 
+@pytest.mark.promise("2.1")
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_clients_share_one_version_and_read_each_other(
     cluster: EmbeddedCluster, blocking: magnetar.Client, official_client: pulsar.Client, kind: str
@@ -72,6 +73,7 @@ def test_both_clients_share_one_version_and_read_each_other(
     assert [(v.item, v.count) for v in (other.receive(10_000).value() for _ in expected)] == expected
 
 
+@pytest.mark.promise("2.6")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("partitions", [0, 3])
 def test_old_data_is_read_with_a_new_schema_and_asked_for_once(

@@ -60,6 +60,7 @@ async def until(condition: Callable[[], object]) -> None:
     raise AssertionError("it did not come to pass")
 
 
+@pytest.mark.promise("22.1", "22.5")
 async def test_a_list_of_topics_keeps_the_order_of_each(
     client: AsyncClient, name: str, cluster: EmbeddedCluster
 ) -> None:
@@ -108,6 +109,7 @@ async def test_ids_find_their_topic_and_others_are_refused(client: AsyncClient, 
         await again.receive(50)
 
 
+@pytest.mark.promise("31.5")
 async def test_seek_of_several_topics_by_id_by_time_and_by_a_function(client: AsyncClient, name: str) -> None:
     topics = [f"{name}-a", f"{name}-b"]
     first, second = [full(topic) for topic in topics]
@@ -131,6 +133,7 @@ async def test_seek_of_several_topics_by_id_by_time_and_by_a_function(client: As
             await consumer.seek(wrong)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.promise("22.3", "22.4")
 async def test_a_pattern_finds_topics_that_are_created_and_leaves_deleted_ones(
     client: AsyncClient, name: str, cluster: EmbeddedCluster
 ) -> None:
@@ -159,6 +162,7 @@ async def test_a_pattern_finds_topics_that_are_created_and_leaves_deleted_ones(
     assert full(f"{name}-in-1") not in [record[0] for record in records]  # nobody created it again
 
 
+@pytest.mark.promise("31.7")
 async def test_partitions_that_are_added_are_read_from_their_first_message(cluster: EmbeddedCluster, name: str) -> None:
     await cluster_call(cluster, "create_topic", topic=full(name), partitions=1)
     async with AsyncClient(cluster.service_url, partitions_update_interval_s=1) as client:
@@ -169,6 +173,7 @@ async def test_partitions_that_are_added_are_read_from_their_first_message(clust
         assert [one.partition for one in consumer._consumer.consumers] == [0, 1, 2]
 
 
+@pytest.mark.promise("23.1", "31.7")
 def test_the_blocking_client_publishes_to_and_reads_added_partitions(cluster: EmbeddedCluster, name: str) -> None:
     cluster.run(cluster.coordinator_call("create_topic", topic=full(name), partitions=1))
     with magnetar.Client(cluster.service_url, partitions_update_interval_s=1) as client:
@@ -187,6 +192,7 @@ def test_the_blocking_client_publishes_to_and_reads_added_partitions(cluster: Em
         assert {one.message_id().partition() for one in received} == {0, 1, 2}
 
 
+@pytest.mark.promise("22.2")
 @pytest.mark.parametrize(
     ("topic", "options", "error"),
     [
@@ -244,6 +250,7 @@ async def test_a_reader_of_several_topics_knows_where_each_one_ends(client: Asyn
         await client.create_reader(re.compile(".*"), MessageId.earliest)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.promise("22.1")
 def test_the_blocking_client_takes_lists_and_patterns(cluster: EmbeddedCluster, name: str) -> None:
     with magnetar.Client(cluster.service_url) as client:
         producers = [client.create_producer(f"{name}-{letter}") for letter in "ab"]

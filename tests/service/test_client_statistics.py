@@ -89,6 +89,7 @@ async def test_failed_messages_and_refused_calls_are_counted(broker: FakeBroker,
     assert producer.get_stats().total_send_failed == 3, "statistics outlive the producer"
 
 
+@pytest.mark.promise("31.18")
 async def test_partitions_of_a_producer_add_up_and_show_their_own(broker: FakeBroker, client: AsyncClient) -> None:
     broker.partitions[TOPIC] = 3
     producer = await client.create_producer(
@@ -109,6 +110,7 @@ async def test_partitions_of_a_producer_add_up_and_show_their_own(broker: FakeBr
     assert stats.send_latency_millis_max == max(one.send_latency_millis_max for one in of.values())
 
 
+@pytest.mark.promise("31.18")
 @pytest.mark.parametrize("batch", [1, 4])
 async def test_a_message_counts_as_received_when_the_application_takes_it(
     broker: FakeBroker, client: AsyncClient, batch: int
@@ -228,6 +230,7 @@ async def test_dead_letters_show_their_producer(broker: FakeBroker, client: Asyn
     assert consumer.get_stats().retry_letter_producer_stats is None
 
 
+@pytest.mark.promise("31.18")
 async def test_an_interval_ends_is_logged_and_the_totals_go_on(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

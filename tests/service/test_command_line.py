@@ -46,6 +46,7 @@ def contents(printed: str) -> list[str]:
     return re.findall(r"content:(.*)", printed)
 
 
+@pytest.mark.promise("32.13")
 def test_what_produce_sends_consume_prints_with_key_and_properties(magnetar: CommandLine, tmp_path: Path) -> None:
     magnetar.admin("topics", "create-subscription", "-s", "s", "plain")
     (tmp_path / "file").write_bytes(b"\x00\xff")
@@ -210,6 +211,7 @@ def test_ctrl_c_ends_consume_and_ray_is_never_loaded(magnetar: CommandLine) -> N
 # -- perf --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("32.13")
 def test_perf_produces_at_a_rate_and_writes_a_plot_and_histograms(magnetar: CommandLine, tmp_path: Path) -> None:
     plot, log = tmp_path / "plot.png", tmp_path / "latencies.hlog"
     printed = magnetar(

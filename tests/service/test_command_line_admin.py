@@ -19,6 +19,7 @@ def magnetar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
         yield found
 
 
+@pytest.mark.promise("25.7")
 def test_tenants_and_namespaces_live_and_die(magnetar: CommandLine) -> None:
     magnetar.admin("tenants", "create", "acme", "-r", "ann,bob")
     assert magnetar.admin("tenants", "get", "acme")["adminRoles"] == ["ann", "bob"]
@@ -261,6 +262,7 @@ def test_the_whole_of_a_namespace_is_cleared_and_the_cluster_described(magnetar:
     assert "(412 " in magnetar.fails("admin", "brokers", "update-dynamic-config", "-c", "maxMessageSize", "-v", "1")
 
 
+@pytest.mark.promise("24.8")
 def test_topics_in_memory_are_managed_with_the_same_commands(magnetar: CommandLine) -> None:
     name = "non-persistent://public/default/light"
     magnetar.admin("topics", "create-partitioned-topic", name, "-p", "2")

@@ -31,6 +31,7 @@ def run(magnetar: CommandLine, page: str, name: str) -> str:
     return "".join(magnetar(*words[1:]) for words in lines)
 
 
+@pytest.mark.promise("32.13")
 def test_the_guide_works_from_its_beginning_to_its_end(
     magnetar: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

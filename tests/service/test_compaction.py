@@ -125,6 +125,7 @@ def read_all(reader: Any) -> list[tuple[str, bytes]]:
     return found
 
 
+@pytest.mark.promise("2.2", "34.1")
 def test_a_reader_gets_the_last_of_each_key_and_then_the_log(client, official, topic, admin):
     admin.prepare()
     ids = publish(client, topic, [*rounds(9), (None, b"keyless"), ("k0", b"")])

@@ -42,6 +42,7 @@ SLOT = slot_of(TopicName.parse(f"{PREFIX}t-partition-0"), SLOTS_DEFAULT)
 # -- ownership -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("23.1", "23.2")
 async def test_partitions_are_spread_and_everybody_hears_of_it() -> None:
     async with coordination() as cluster:
         brokers = [await cluster.broker(number) for number in (1, 2, 3)]
@@ -55,6 +56,7 @@ async def test_partitions_are_spread_and_everybody_hears_of_it() -> None:
         assert first["epoch"] > brokers[1].assignments[f"{PREFIX}t-partition-0"].epoch
 
 
+@pytest.mark.promise("29.6")
 async def test_a_broker_whose_socket_closes_loses_its_topics_at_once() -> None:
     slow = dataclasses.replace(FAST, session_timeout_s=30.0)  # so that only the socket can tell in time
     async with coordination(slow) as cluster:

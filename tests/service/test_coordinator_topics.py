@@ -21,6 +21,7 @@ async def topics(call: Any) -> list[str]:
     return [name async for names in pages(CoordinatorContract(call), "public/default") for name in names]
 
 
+@pytest.mark.promise("15.10")
 async def test_topics_exist_as_they_were_created() -> None:
     async with coordination() as cluster:
         call = (await cluster.broker(1)).client.call
@@ -64,6 +65,7 @@ async def test_topics_exist_as_they_were_created() -> None:
         assert len(await topics(call)) == 7
 
 
+@pytest.mark.promise("15.6")
 async def test_namespaces_and_tenants() -> None:
     async with coordination() as cluster:
         call = (await cluster.broker(1)).client.call

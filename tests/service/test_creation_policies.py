@@ -63,6 +63,7 @@ def partitions(cluster: EmbeddedCluster, topic: str) -> int | None:
     return cluster.coordinator.office.registry.find(TopicName.parse(topic))
 
 
+@pytest.mark.promise("15.7", "15.8", "15.9")
 def test_a_namespace_says_whether_clients_create_topics_and_of_which_kind(
     side: Any, cluster: EmbeddedCluster, namespace: str
 ) -> None:
@@ -84,6 +85,7 @@ def test_a_namespace_says_whether_clients_create_topics_and_of_which_kind(
     assert partitions(cluster, other + "-2") == 0
 
 
+@pytest.mark.promise("16.7")
 def test_a_namespace_or_topic_says_whether_consumers_create_subscriptions(
     side: Any, cluster: EmbeddedCluster, namespace: str
 ) -> None:
@@ -101,6 +103,7 @@ def test_a_namespace_or_topic_says_whether_consumers_create_subscriptions(
     assert cluster.brokers[1].topics.loaded[topic] is loaded
 
 
+@pytest.mark.promise("16.1")
 def test_only_enabled_types_of_subscriptions_are_served_and_old_consumers_stay(
     side: Any, cluster: EmbeddedCluster, namespace: str
 ) -> None:

@@ -8,7 +8,10 @@ from magnetar.protocol.pulsar_pb2 import BaseCommand
 from support.clients.wire_peer import WirePeer, entry
 from support.servers.broker_bench import until
 
-pytestmark = pytest.mark.cluster_settings(deduplication_enabled=True, deduplication_entries_interval=4)
+pytestmark = [
+    pytest.mark.cluster_settings(deduplication_enabled=True, deduplication_entries_interval=4),
+    pytest.mark.promise("27.1"),
+]
 
 NAME = "persistent://public/default/{}"
 NO_PLACE = (1 << 64) - 1
@@ -37,6 +40,7 @@ def stored(cluster, module, topic):
         client.close()
 
 
+@pytest.mark.promise("27.3")
 def test_raw_frames_meet_pulsars_receipts_for_duplicates_of_messages_and_batches(cluster):
     topic = NAME.format("raw")
     port = int(cluster.service_url.rsplit(":", 1)[1])
@@ -60,6 +64,7 @@ def test_raw_frames_meet_pulsars_receipts_for_duplicates_of_messages_and_batches
     assert stored(cluster, magnetar, topic) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.promise("2.7", "2.8", "27.2")
 @pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
 def test_an_application_that_repeats_its_sequence_ids_stores_them_once(cluster, module):
     topic = NAME.format(f"application-{module.__name__}")
@@ -83,6 +88,7 @@ def test_an_application_that_repeats_its_sequence_ids_stores_them_once(cluster, 
     assert stored(cluster, module, topic) == [b"%d" % number for number in range(13)]
 
 
+@pytest.mark.promise("2.8")
 @pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
 def test_a_partition_knows_only_the_sequence_ids_that_it_was_sent(cluster, module):
     admin = module.Client(cluster.service_url)
@@ -118,6 +124,7 @@ def test_a_topic_that_is_loaded_again_knows_what_it_has(cluster):
     assert stored(cluster, magnetar, topic) == [b"%d" % number for number in range(7)]
 
 
+@pytest.mark.promise("27.3")
 def test_the_policy_switches_it_on_and_off_on_a_loaded_topic(cluster):
     topic = NAME.format("switched")
     port = int(cluster.service_url.rsplit(":", 1)[1])

@@ -54,6 +54,7 @@ async def until(condition) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.promise("28.7")
 @pytest.mark.parametrize("kind", ["Shared", "KeyShared"])
 async def test_spilled_messages_come_in_their_time_behind_a_restart_unless_cancelled(side, cluster, kind: str) -> None:
     topic = f"persistent://public/default/spilled-{next(_numbers)}"

@@ -65,6 +65,7 @@ async def figures(cluster, topic: str, subscription: str) -> dict:
     return topic_json(found.topics.loaded[topic].describe())["subscriptions"][subscription]
 
 
+@pytest.mark.promise("28.1", "28.3", "28.5", "28.6")
 def test_shared_types_wait_for_the_time_and_the_others_do_not(side, topic) -> None:
     types = side.module.ConsumerType
     consumers = {
@@ -90,6 +91,7 @@ def test_shared_types_wait_for_the_time_and_the_others_do_not(side, topic) -> No
             consumers[kind].acknowledge(message)
 
 
+@pytest.mark.promise("28.2")
 async def test_held_messages_show_in_the_figures_and_an_acknowledged_one_never_comes(
     on_cluster: AsyncClient, cluster, topic: str
 ) -> None:
@@ -109,6 +111,7 @@ async def test_held_messages_show_in_the_figures_and_an_acknowledged_one_never_c
     assert (shown["msgDelayed"], shown["delayedMessageIndexSizeInBytes"]) == (0, 0)
 
 
+@pytest.mark.promise("28.2")
 @pytest.mark.parametrize("kind", [ConsumerType.Shared, ConsumerType.KeyShared])
 async def test_unloading_loses_no_held_message_and_doubles_none(
     on_cluster: AsyncClient, cluster, topic: str, kind: ConsumerType
@@ -138,6 +141,7 @@ async def test_unloading_loses_no_held_message_and_doubles_none(
         await consumer.receive(300)
 
 
+@pytest.mark.promise("28.2")
 async def test_a_seek_holds_messages_again_and_redelivery_does_not(on_cluster: AsyncClient, topic: str) -> None:
     consumer = await on_cluster.subscribe(topic, "s", ConsumerType.Shared, negative_ack_redelivery_delay_ms=1)
     producer = await on_cluster.create_producer(topic)
@@ -154,6 +158,7 @@ async def test_a_seek_holds_messages_again_and_redelivery_does_not(on_cluster: A
         await consumer.receive(100)
 
 
+@pytest.mark.promise("28.4")
 async def test_a_policy_bounds_the_delay_and_frees_what_is_held(on_cluster: AsyncClient, cluster, topic: str) -> None:
     consumer = await on_cluster.subscribe(topic, "s", ConsumerType.Shared)
     producer = await on_cluster.create_producer(topic)
@@ -179,6 +184,7 @@ async def test_a_policy_bounds_the_delay_and_frees_what_is_held(on_cluster: Asyn
     await use({})
 
 
+@pytest.mark.promise("28.8")
 def test_a_long_delay_keeps_its_ledger_and_all_behind_it(side, cluster, topic) -> None:
     consumer = side.client.subscribe(topic, "s", consumer_type=side.module.ConsumerType.Shared)
     producer = side.client.create_producer(topic, batching_enabled=False)
@@ -199,6 +205,7 @@ def test_a_long_delay_keeps_its_ledger_and_all_behind_it(side, cluster, topic) -
     until(lambda: len(ledger().ledger_infos) == 1)
 
 
+@pytest.mark.promise("28.6")
 @pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
 def test_a_strict_broker_delivers_nothing_early(module, tmp_path) -> None:
     """The tick is longer than the delay, so a broker that is not strict would deliver at once."""
@@ -214,6 +221,7 @@ def test_a_strict_broker_delivers_nothing_early(module, tmp_path) -> None:
         client.close()
 
 
+@pytest.mark.promise("28.4")
 @pytest.mark.parametrize("module", [magnetar, pulsar], ids=["ours", "official"])
 def test_without_delayed_delivery_messages_come_at_once_and_nothing_is_held(module, tmp_path) -> None:
     with EmbeddedCluster(tmp_path, delayed_delivery_enabled=False) as cluster:

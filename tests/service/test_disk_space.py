@@ -90,6 +90,7 @@ def publish(client: Any) -> None:
     producer.close()
 
 
+@pytest.mark.promise("26.2")
 def test_files_shrink_when_messages_are_no_longer_retained(client: Any, cluster: Cluster, directory: Path) -> None:
     ask(cluster, "PUT", "")
     ask(cluster, "POST", "/retention", FOR_EVER)
@@ -101,6 +102,7 @@ def test_files_shrink_when_messages_are_no_longer_retained(client: Any, cluster:
     until(lambda: disk_bytes(directory) < LEFT_BYTES, lambda: disk_bytes(directory))
 
 
+@pytest.mark.promise("26.2")
 def test_files_shrink_when_a_topic_is_compacted_and_its_values_stay(
     client: Any, cluster: Cluster, directory: Path
 ) -> None:

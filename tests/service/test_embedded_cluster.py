@@ -27,6 +27,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.mark.promise("15.11", "21.3")
 def test_messages_and_subscriptions_survive_a_restart(tmp_path: Path) -> None:
     with start(tmp_path) as cluster, cluster.client() as client:
         client.subscribe("kept", "readers").close()

@@ -52,6 +52,7 @@ class Reader(magnetar.CryptoKeyReader):
         return magnetar.EncryptionKeyInfo(Path(self.keys[key_name][1]).read_bytes())
 
 
+@pytest.mark.promise("31.9")
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("compression", ["NONE", "ZLib"])
 async def test_each_client_reads_what_the_other_encrypted(
@@ -99,6 +100,7 @@ async def test_encrypted_chunks_come_back(ours: AsyncClient, keys: dict[str, Pat
     assert len(opaque.data()) > len(large) and opaque.encryption_context().is_decryption_failed()
 
 
+@pytest.mark.promise("31.9")
 async def test_any_of_several_keys_opens(ours: AsyncClient, keys: dict[str, Paths]) -> None:
     producer = await ours.create_producer(
         "several", encryption_key=["one", "other"], crypto_key_reader=Reader(keys), batching_enabled=False
@@ -178,6 +180,7 @@ def test_the_blocking_face(cluster: EmbeddedCluster, keys: dict[str, Paths]) -> 
         assert message.data() == b"secret" and message.encryption_context() is not None
 
 
+@pytest.mark.promise("31.9")
 @pytest.mark.parametrize("face", FACES)
 def test_each_face_opens_a_message_for_several_keys_with_one_of_them(
     cluster: EmbeddedCluster, keys: dict[str, Paths], face: str
@@ -192,6 +195,7 @@ def test_each_face_opens_a_message_for_several_keys_with_one_of_them(
         assert side.values(consumer, 1) == [b"secret"]
 
 
+@pytest.mark.promise("31.9")
 @pytest.mark.parametrize("publisher", ["from_ours", "from_official"])
 @pytest.mark.parametrize("face", FACES)
 def test_the_three_actions_of_a_consumer_with_another_key(
@@ -229,6 +233,7 @@ def test_the_three_actions_of_a_consumer_with_another_key(
         until(lambda: backlogs() == left)
 
 
+@pytest.mark.promise("31.9")
 @pytest.mark.parametrize("face", FACES)
 def test_the_actions_of_a_producer_without_its_key(cluster: EmbeddedCluster, tmp_path: Path, face: str) -> None:
     with connect(cluster.service_url, face) as side:

@@ -60,6 +60,7 @@ def test_raw_frames_meet_pulsars_error_codes_and_messages(cluster):
     assert topic.publishing.published.entries == 1
 
 
+@pytest.mark.promise("30.25")
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the key pair of this test")
 def test_what_the_official_client_encrypts_is_taken_and_read_again(cluster, tmp_path):
     private, public = str(tmp_path / "private.pem"), str(tmp_path / "public.pem")
@@ -78,6 +79,7 @@ def test_what_the_official_client_encrypts_is_taken_and_read_again(cluster, tmp_
         client.close()
 
 
+@pytest.mark.promise("30.25")
 def test_what_our_client_encrypts_is_taken_and_read_again(cluster, tmp_path):
     keys = magnetar.CryptoKeyReader(*write_key_files(tmp_path))
     with magnetar.Client(cluster.service_url) as client:

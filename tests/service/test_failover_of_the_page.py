@@ -71,6 +71,7 @@ def cursors(cluster: EmbeddedCluster, topic: str) -> list[Any]:
 FIFTEEN = [f"c{index:02}" for index in range(15)]
 
 
+@pytest.mark.promise("17.2", "17.5", "17.6", "17.7", "23.4")
 @pytest.mark.parametrize(
     ("partitions", "names", "expected"),
     [(2, list("ABCD"), list("AB")), (9, list("ABC"), list("ABC") * 3), (3, FIFTEEN, FIFTEEN[:3])],
@@ -91,6 +92,7 @@ def test_partitions_go_to_the_consumers_of_the_page(
     each_partition_reaches(side, cluster, members, topics, expected)
 
 
+@pytest.mark.promise("17.4", "31.4")
 @pytest.mark.parametrize("face", ["ours", "asyncio"])
 def test_only_the_best_priority_level_takes_part(face: str, cluster: EmbeddedCluster, topic: str) -> None:
     """The official Python client has no option for it; `parity` shows it by raw frames."""
@@ -103,6 +105,7 @@ def test_only_the_best_priority_level_takes_part(face: str, cluster: EmbeddedClu
         each_partition_reaches(side, cluster, members, topics, expected)
 
 
+@pytest.mark.promise("17.9")
 def test_topics_with_the_same_names_are_shared_by_the_hash_ring(
     side: Side, cluster: EmbeddedCluster, topic: str
 ) -> None:
@@ -121,6 +124,7 @@ def test_topics_with_the_same_names_are_shared_by_the_hash_ring(
         assert side.values(members[expected[index]][index], 1, acknowledge=True) == [one.encode()]
 
 
+@pytest.mark.promise("17.12")
 def test_shared_gives_messages_to_its_consumers_in_turns(side: Side, topic: str) -> None:
     shared = side.module.ConsumerType.Shared
     members = [side.client.subscribe(topic, "s", consumer_type=shared) for _ in range(2)]
@@ -131,6 +135,7 @@ def test_shared_gives_messages_to_its_consumers_in_turns(side: Side, topic: str)
     assert sorted(found[0] + found[1]) == [b"%d" % number for number in range(10)]
 
 
+@pytest.mark.promise("31.4")
 @pytest.mark.parametrize("face", ["ours", "asyncio"])
 def test_shared_prefers_the_best_priority_level_while_it_has_permits(
     face: str, cluster: EmbeddedCluster, topic: str

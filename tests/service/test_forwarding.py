@@ -62,6 +62,7 @@ def ways(cluster: EmbeddedCluster, face: str) -> list[tuple[str, dict[str, Any]]
     return [by_listener] if face == "official" else [by_listener, (entry_url(cluster, "pulsar+proxy"), {})]
 
 
+@pytest.mark.promise("30.20", "31.13")
 @pytest.mark.parametrize("face", FACES)
 def test_a_client_reaches_all_brokers_through_one(cluster: EmbeddedCluster, face: str) -> None:
     for number, (url, options) in enumerate(ways(cluster, face)):
@@ -85,6 +86,7 @@ def test_a_forwarded_connection_outlives_silence_and_takes_large_messages(cluste
         assert [len(value) for value in values] == [4_000_000] * len(TOPICS)
 
 
+@pytest.mark.promise("30.20")
 @pytest.mark.parametrize("face", FACES)
 def test_a_forwarded_client_follows_its_topics_when_the_owner_goes(cluster: EmbeddedCluster, face: str) -> None:
     with connect(entry_url(cluster), face, listener_name="web") as side:
@@ -110,6 +112,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to this")
 
 
+@pytest.mark.promise("30.20")
 async def test_a_lookup_of_a_forwarding_listener_names_the_owner_and_says_so(cluster: EmbeddedCluster) -> None:
     peer = await WirePeer.open(cluster.brokers[1].address[1])
     for topic in TOPICS:
@@ -120,6 +123,7 @@ async def test_a_lookup_of_a_forwarding_listener_names_the_owner_and_says_so(clu
     await peer.close()
 
 
+@pytest.mark.promise("30.20")
 async def test_a_client_is_never_forwarded_to_anything_but_a_broker(cluster: EmbeddedCluster) -> None:
     assert cluster.coordinator is not None
     bookie = next(iter(cluster.bookies.values()))

@@ -51,6 +51,7 @@ async def opened(cluster: Coordination, partition: int) -> bool:
     return await cluster.store.get(metadata_keys.managed_ledger(NAME.partition_topic(partition).path)) is not None
 
 
+@pytest.mark.promise("23.13")
 async def test_new_partitions_begin_with_the_subscriptions_of_the_first_one() -> None:
     async with coordination() as cluster:
         one = await cluster.broker(1)
@@ -69,6 +70,7 @@ async def test_new_partitions_begin_with_the_subscriptions_of_the_first_one() ->
             await one.client.call("grow_topic", topic=TOPIC, partitions=3)
 
 
+@pytest.mark.promise("23.13")
 @pytest.mark.parametrize("step", range(8))
 async def test_the_next_coordinator_finishes_a_growth_that_ended_at_any_write(
     step: int, monkeypatch: pytest.MonkeyPatch

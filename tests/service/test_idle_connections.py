@@ -5,6 +5,7 @@ uvloop's clock counts milliseconds, so a PING and its PONG often have the same t
 
 import asyncio
 
+import pytest
 import uvloop
 
 import magnetar
@@ -40,6 +41,7 @@ async def publish(client: AsyncClient, topic: str, payload: bytes) -> None:
     await producer.close()
 
 
+@pytest.mark.promise("31.12")
 def test_an_idle_consumer_keeps_its_connection_and_what_it_holds(cluster: EmbeddedCluster) -> None:
     """The default of `keepAliveIntervalSeconds` holds: nothing but the client's own PINGs would end the connection."""
     assert uvloop.run(hold(cluster.service_url, "held")) == (False, False)

@@ -95,6 +95,7 @@ def test_a_topic_goes_with_its_data_when_its_last_producer_and_subscription_are_
     until(lambda: not exists(cluster, topic))
 
 
+@pytest.mark.promise("15.7")
 def test_a_policy_of_the_topic_keeps_it_or_lets_it_go_within_a_second(
     side: Any, cluster: EmbeddedCluster, topic: str
 ) -> None:
@@ -119,6 +120,7 @@ def test_a_policy_of_the_topic_keeps_it_or_lets_it_go_within_a_second(
     until(lambda: not exists(cluster, topic))
 
 
+@pytest.mark.promise("30.23")
 def test_a_partitioned_topic_goes_as_a_whole_when_no_partition_is_used(cluster: EmbeddedCluster, topic: str) -> None:
     cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=3))
     with magnetar.Client(cluster.service_url) as client:
@@ -141,6 +143,7 @@ def test_a_broker_without_its_coordinator_asks_again(cluster: EmbeddedCluster, t
     until(lambda: not exists(cluster, topic))
 
 
+@pytest.mark.promise("15.7")
 def test_a_subscription_expires_and_its_time_goes_on_when_the_topic_moves(
     side: Any, cluster: EmbeddedCluster, topic: str
 ) -> None:

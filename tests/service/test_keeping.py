@@ -87,6 +87,7 @@ def publish_and_acknowledge(side: Any, topic: str, count: int) -> list[bytes]:
     return bodies
 
 
+@pytest.mark.promise("5.4", "26.2", "26.4", "29.8")
 def test_retained_messages_stay_readable_and_go_when_the_policy_goes(
     side: Any, cluster: EmbeddedCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +112,7 @@ def test_retained_messages_stay_readable_and_go_when_the_policy_goes(
     until(lambda: kept(cluster, topic) < 10)
 
 
+@pytest.mark.promise("26.4")
 def test_a_namespace_retains_the_messages_of_its_topics(side: Any, cluster: EmbeddedCluster) -> None:
     topic = f"persistent://{namespace(cluster, 'retention', FOR_EVER)}/t"
     bodies = publish_and_acknowledge(side, topic, 25)
@@ -133,6 +135,7 @@ def of_subscription(cluster: EmbeddedCluster, topic: str) -> Any:
     return figures(cluster, topic)["subscriptions"]["s"]
 
 
+@pytest.mark.promise("26.3", "26.4", "28.10")
 def test_messages_expire_at_every_subscription_and_those_that_are_younger_come(
     side: Any, cluster: EmbeddedCluster, topic: str
 ) -> None:
@@ -153,6 +156,7 @@ def test_messages_expire_at_every_subscription_and_those_that_are_younger_come(
     assert [consumer.receive(WAIT_MS).data() for _ in range(15)] == [b"new %d" % number for number in range(15)]
 
 
+@pytest.mark.promise("26.4")
 def test_a_namespace_lets_the_messages_of_its_topics_expire(side: Any, cluster: EmbeddedCluster) -> None:
     topic = f"persistent://{namespace(cluster, 'message_ttl', 1)}/t"
     side.client.subscribe(topic, "s", initial_position=side.earliest).close()
@@ -161,6 +165,7 @@ def test_a_namespace_lets_the_messages_of_its_topics_expire(side: Any, cluster: 
     assert of_subscription(cluster, topic)["msgBacklog"] == 0
 
 
+@pytest.mark.promise("28.10")
 def test_a_delayed_message_expires_before_its_time_and_never_comes(
     side: Any, cluster: EmbeddedCluster, topic: str
 ) -> None:
@@ -177,6 +182,7 @@ def test_a_delayed_message_expires_before_its_time_and_never_comes(
     assert of_subscription(cluster, topic)["totalMsgExpired"] == 1
 
 
+@pytest.mark.promise("26.3")
 def test_an_operator_expires_what_is_older_than_asked(side: Any, cluster: EmbeddedCluster, topic: str) -> None:
     side.client.subscribe(topic, "s", initial_position=side.earliest).close()
     producer = side.client.create_producer(topic)
@@ -214,6 +220,7 @@ def test_a_full_quota_refuses_producers_with_an_exception(side: Any, cluster: Em
         producer.send(b"too much")
 
 
+@pytest.mark.promise("28.9")
 def test_delayed_messages_fill_a_quota_and_sends_are_refused(side: Any, cluster: EmbeddedCluster, topic: str) -> None:
     shared = {"consumer_type": side.module.ConsumerType.Shared, "initial_position": side.earliest}
     consumer = side.client.subscribe(topic, "s", **shared)
@@ -253,6 +260,7 @@ def test_eviction_takes_the_oldest_messages_of_a_slow_subscription(
     producer.send(b"more")
 
 
+@pytest.mark.promise("30.26")
 def test_a_topic_without_backlog_is_never_blocked(side: Any, cluster: EmbeddedCluster, topic: str) -> None:
     producer = side.client.create_producer(topic)
     set_policy(cluster, topic, "backlog_quota_map", quota("producer_exception", 0))
@@ -264,6 +272,7 @@ def test_a_topic_without_backlog_is_never_blocked(side: Any, cluster: EmbeddedCl
     side.client.create_producer(topic).close()
 
 
+@pytest.mark.promise("30.26")
 def test_a_backlog_that_is_too_old_refuses_producers(side: Any, cluster: EmbeddedCluster, topic: str) -> None:
     side.client.subscribe(topic, "s", initial_position=side.earliest).close()
     producer = side.client.create_producer(topic)

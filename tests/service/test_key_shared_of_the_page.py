@@ -76,6 +76,7 @@ def slot_on_the_ring(key: str) -> int:
     return (murmur3_32(key.encode()) & INT31_MASK) % 65535 + 1
 
 
+@pytest.mark.promise("18.3", "18.7", "18.12", "18.13", "20.1", "20.2", "20.3", "20.4", "20.5", "20.6", "20.7", "20.12")
 def test_the_example_of_the_page_in_the_statistics(side: Side, cluster: EmbeddedCluster, topic: str) -> None:
     first = join(side, topic, "c1")
     publish(side, topic, "0123456789" * 2)
@@ -109,6 +110,7 @@ def test_the_example_of_the_page_in_the_statistics(side: Side, cluster: Embedded
     )  # fmt: skip
 
 
+@pytest.mark.promise("20.4", "20.11")
 def test_the_example_of_the_page_to_the_digit(side: Side, cluster: EmbeddedCluster, topic: str) -> None:
     """All figures of both consumers, except `blockedAttempts`.
 
@@ -172,6 +174,7 @@ def test_the_example_of_the_page_to_the_digit(side: Side, cluster: EmbeddedClust
     assert datetime.fromisoformat(found["c1"]["lastConsumedTime"]).timestamp() * 1000 == pytest.approx(last_ms, abs=1)
 
 
+@pytest.mark.promise("18.6")
 def test_a_consumer_that_comes_or_goes_moves_only_its_own_slots(
     side: Side, cluster: EmbeddedCluster, topic: str
 ) -> None:
@@ -201,6 +204,7 @@ def points(name: str) -> list[int]:
     return [slot_on_the_ring(f"{name}\0{0}\0{number}") for number in range(POINTS)]
 
 
+@pytest.mark.promise("18.14")
 def test_the_first_on_a_point_holds_it_and_the_next_takes_it_over(
     side: Side, cluster: EmbeddedCluster, topic: str
 ) -> None:
@@ -215,6 +219,7 @@ def test_the_first_on_a_point_holds_it_and_the_next_takes_it_over(
         member.close()
 
 
+@pytest.mark.promise("18.3", "18.4", "18.5", "18.8", "18.9", "18.10", "18.11")
 def test_ranges_split_and_join_as_on_the_page(side: Side, splitting: EmbeddedCluster, topic: str) -> None:
     def order() -> str:
         by_start = sorted((mine[0], name) for name, mine in ranges(splitting, topic).items())
@@ -236,6 +241,7 @@ def test_ranges_split_and_join_as_on_the_page(side: Side, splitting: EmbeddedClu
         assert order() == "C3 C2" and ranges(splitting, topic)["C2"] == [(16384, 65535)]
 
 
+@pytest.mark.promise("18.15")
 def test_sticky_keys_that_nobody_takes_wait(side: Side, cluster: EmbeddedCluster, topic: str) -> None:
     def sticky(start: int, end: int) -> Any:
         module = side.module
@@ -251,6 +257,7 @@ def test_sticky_keys_that_nobody_takes_wait(side: Side, cluster: EmbeddedCluster
     assert side.values(high, len(rest), acknowledge=True) == rest
 
 
+@pytest.mark.promise("19.4")
 def test_what_is_redelivered_at_once_keeps_its_consumer(side: Side, topic: str) -> None:
     members = [join(side, topic, name) for name in ("c1", "c2")]
     publish(side, topic, "0123456789" * 2)  # 10 for each consumer
@@ -263,6 +270,7 @@ def test_what_is_redelivered_at_once_keeps_its_consumer(side: Side, topic: str) 
         assert {one.redelivery_count() for one in again} == {1}
 
 
+@pytest.mark.promise("19.2", "19.3")
 def test_keys_of_a_consumer_that_left_come_to_the_next_from_their_first_message(side: Side, topic: str) -> None:
     leaving = join(side, topic, "c1")
     publish(side, topic, "0123456789")
@@ -277,6 +285,7 @@ def test_keys_of_a_consumer_that_left_come_to_the_next_from_their_first_message(
         assert mine == [int(key), int(key) + 10]
 
 
+@pytest.mark.promise("19.6", "19.7", "19.8")
 def test_a_batch_by_key_has_one_key_and_no_more_messages_than_allowed(side: Side, topic: str) -> None:
     consumer = join(side, topic, "c1")
     producer = side.client.create_producer(
@@ -301,6 +310,7 @@ def test_a_batch_by_key_has_one_key_and_no_more_messages_than_allowed(side: Side
     assert sum(keyless) == 10 and max(keyless) == 2, "messages without a key share a batch"
 
 
+@pytest.mark.promise("19.9")
 def test_an_ordinary_batch_goes_whole_to_the_consumer_of_its_first_key(side: Side, topic: str) -> None:
     members = {name: join(side, topic, name) for name in ("c1", "c2")}
     for first, name in (("0", "c1"), ("3", "c2")):
@@ -314,6 +324,7 @@ def test_an_ordinary_batch_goes_whole_to_the_consumer_of_its_first_key(side: Sid
         assert [message.partition_key() for message in got] == [first, *"012345678"]
 
 
+@pytest.mark.promise("23.4")
 def test_key_shared_works_on_partitions(side: Side, cluster: EmbeddedCluster, topic: str) -> None:
     cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=3))
     members = [join(side, topic, name) for name in ("c1", "c2")]

@@ -68,6 +68,7 @@ def until_moved(cluster: EmbeddedCluster, topic: str) -> None:
     until(lambda: figures(cluster, topic)["subscriptions"]["s"]["msgBacklog"] == 0)
 
 
+@pytest.mark.promise("9.1", "9.2", "9.4", "9.7", "9.10", "9.11")
 @pytest.mark.parametrize("kind", ["Shared", "KeyShared"])
 def test_a_dead_letter_topic_has_no_subscription_by_default(
     side: Side, cluster: EmbeddedCluster, topic: str, kind: str
@@ -86,6 +87,7 @@ def test_a_dead_letter_topic_has_no_subscription_by_default(
     assert side.values(consumer, 1) == [b"good"], "consumption goes on"
 
 
+@pytest.mark.promise("9.3", "9.8")
 def test_an_initial_subscription_is_there_before_the_first_dead_letter(
     side: Side, cluster: EmbeddedCluster, topic: str
 ) -> None:
@@ -99,6 +101,7 @@ def test_an_initial_subscription_is_there_before_the_first_dead_letter(
     until_moved(cluster, topic)
 
 
+@pytest.mark.promise("9.9")
 def test_without_automatic_subscriptions_no_dead_letter_producer_is_created(
     side: Side, cluster: EmbeddedCluster, topic: str
 ) -> None:
@@ -130,6 +133,7 @@ def allow(cluster: EmbeddedCluster, namespace: str, allowed: bool) -> None:
     until(lambda: namespace in held and held[namespace].values.get(name) == value)
 
 
+@pytest.mark.promise("9.5")
 @OURS
 def test_customizers_change_the_producers_of_letters(side: Side, cluster: EmbeddedCluster, topic: str) -> None:
     seen: list[magnetar.DeadLetterProducerContext] = []
@@ -155,6 +159,7 @@ def test_customizers_change_the_producers_of_letters(side: Side, cluster: Embedd
         assert [one["metadata"] for one in figures(cluster, name)["publishers"]] == [{"made": "by us"}]
 
 
+@pytest.mark.promise("9.6")
 @OURS
 def test_letters_of_large_messages_travel_in_chunks_and_small_ones_alone(
     side: Side, cluster: EmbeddedCluster, topic: str
@@ -174,6 +179,7 @@ def test_letters_of_large_messages_travel_in_chunks_and_small_ones_alone(
         assert figures(cluster, f"{topic}-s-{name}")["msgChunkPublished"]
 
 
+@pytest.mark.promise("9.11")
 @OURS
 @pytest.mark.parametrize("kind", ["Exclusive", "Failover"])
 def test_other_types_than_shared_ones_have_no_letters(

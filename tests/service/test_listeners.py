@@ -58,6 +58,7 @@ def exchange(side: Any, subscription: str) -> None:
         assert side.values(consumer, 1) == [topic.encode()]
 
 
+@pytest.mark.promise("30.18", "31.13")
 @pytest.mark.parametrize("face", FACES)
 def test_clients_of_a_listener_connect_to_its_addresses(cluster: EmbeddedCluster, face: str) -> None:
     with connect(cluster.service_url, face, listener_name="outside") as side:
@@ -69,6 +70,7 @@ def test_clients_of_a_listener_connect_to_its_addresses(cluster: EmbeddedCluster
         assert set(connections(cluster)) == {INSIDE}
 
 
+@pytest.mark.promise("30.18")
 @pytest.mark.parametrize("face", FACES)
 def test_a_socket_of_a_listener_answers_its_addresses(cluster: EmbeddedCluster, face: str) -> None:
     with connect(cluster.service_url.replace(INSIDE, OUTSIDE), face) as side:
@@ -76,6 +78,7 @@ def test_a_socket_of_a_listener_answers_its_addresses(cluster: EmbeddedCluster, 
         assert set(connections(cluster)) == {OUTSIDE}
 
 
+@pytest.mark.promise("31.13")
 @pytest.mark.parametrize("face", FACES)
 def test_an_unknown_listener_is_not_ready_until_the_time_out(cluster: EmbeddedCluster, face: str) -> None:
     with connect(cluster.service_url, face, listener_name="nobody", operation_timeout_seconds=1) as side:
@@ -124,6 +127,7 @@ def test_a_broker_whose_address_is_taken_or_unknown_does_not_start(tmp_path: Pat
         pass
 
 
+@pytest.mark.promise("30.18")
 def test_a_start_refuses_brokers_that_would_advertise_one_address(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"broker-1 and broker-2 would both advertise pulsar://a\.example\.com:6650"):
         magnetar.start(

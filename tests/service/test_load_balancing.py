@@ -117,6 +117,7 @@ async def test_only_a_live_broker_may_report() -> None:
         assert (await admin.client.ask.cluster_load()).moves == 0
 
 
+@pytest.mark.promise("32.8")
 async def test_the_admin_shows_what_brokers_reported() -> None:
     async with coordination(BALANCING) as cluster, admin_of(cluster) as http:
         assert await http("GET", REPORTS) == (200, {})

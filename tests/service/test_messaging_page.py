@@ -2,7 +2,7 @@
 
 The names are the same, so one test serves both faces of our client and the official one: `side` is a module
 (`magnetar` or `pulsar`) with a connected client. Rows that other files show already are not repeated here;
-`docs/FEATURES.md` says which test shows which row.
+`docs/reference/promises.md` says which test shows which promise.
 """
 
 import threading
@@ -86,6 +86,7 @@ def kept(cluster, topic):
 # ---- What is kept, and for how long ----
 
 
+@pytest.mark.promise("1.2", "1.3", "5.4", "26.1")
 def test_a_message_is_kept_until_every_durable_subscription_has_acknowledged_it(side, cluster, topic):
     for name in ("a", "b"):
         side.client.subscribe(topic, name, initial_position=side.earliest).close()
@@ -105,6 +106,7 @@ def test_a_message_is_kept_until_every_durable_subscription_has_acknowledged_it(
     until(lambda: kept(cluster, topic) < 10)
 
 
+@pytest.mark.promise("1.4", "21.5")
 def test_a_topic_without_a_durable_subscription_keeps_nothing(side, cluster, topic):
     reader = side.client.create_reader(topic, side.module.MessageId.earliest)
     producer = side.client.create_producer(topic)
@@ -118,6 +120,7 @@ def test_a_topic_without_a_durable_subscription_keeps_nothing(side, cluster, top
     nothing_comes(side, late)
 
 
+@pytest.mark.promise("27.1")
 def test_without_deduplication_a_resent_message_is_stored_twice(side, topic):
     consumer = side.client.subscribe(topic, "s")
     producer = side.client.create_producer(topic, producer_name="me")
@@ -129,6 +132,7 @@ def test_without_deduplication_a_resent_message_is_stored_twice(side, topic):
 # ---- Messages ----
 
 
+@pytest.mark.promise("2.4", "2.5", "2.7", "2.9", "2.11", "2.12", "4.1")
 def test_what_is_on_a_message_without_being_asked_for(both, topic):
     """Producer name, topic name, sequence id, publish time, event time: whoever wrote it, whoever reads it."""
     consumers = [one.client.subscribe(topic, one.module.__name__) for one in both]
@@ -150,6 +154,7 @@ def test_what_is_on_a_message_without_being_asked_for(both, topic):
         assert len({message.message_id().serialize() for message in received}) == 18
 
 
+@pytest.mark.promise("10.2")
 def test_compression_of_every_kind_on_one_topic(both, topic):
     consumers = [one.client.subscribe(topic, one.module.__name__) for one in both]
     sent = []
@@ -162,6 +167,7 @@ def test_compression_of_every_kind_on_one_topic(both, topic):
         assert values(take(consumer, 10)) == sent
 
 
+@pytest.mark.promise("2.14", "2.16")
 def test_the_largest_message_is_a_setting(tmp_path, topic):
     sizes = {"max_message_size_bytes": 100_000, "bookie_frame_size_max_bytes": 110_000}
     with EmbeddedCluster(tmp_path, **sizes) as cluster:
@@ -177,6 +183,7 @@ def test_the_largest_message_is_a_setting(tmp_path, topic):
 # ---- Topics, tenants, namespaces ----
 
 
+@pytest.mark.promise("15.2", "15.5", "15.6", "15.8")
 def test_topics_live_in_the_namespaces_of_tenants(both, cluster):
     name = "acme/orders/t"
     for one in both:
@@ -190,6 +197,7 @@ def test_topics_live_in_the_namespaces_of_tenants(both, cluster):
         assert take(consumer, 1)[0].topic_name() == "persistent://acme/orders/t"
 
 
+@pytest.mark.promise("15.9", "16.7")
 def test_nothing_is_created_where_that_is_switched_off(tmp_path, topic):
     switches = {"allow_auto_topic_creation": False, "allow_auto_subscription_creation": False}
     with EmbeddedCluster(tmp_path, **switches) as cluster:
@@ -211,6 +219,7 @@ def test_nothing_is_created_where_that_is_switched_off(tmp_path, topic):
             one.client.close()
 
 
+@pytest.mark.promise("15.10")
 def test_topics_may_be_created_partitioned(tmp_path):
     with EmbeddedCluster(tmp_path, allow_auto_topic_creation_type="partitioned", default_num_partitions=3) as cluster:
         for module in (magnetar, pulsar):
@@ -223,6 +232,7 @@ def test_topics_may_be_created_partitioned(tmp_path):
 # ---- Subscriptions ----
 
 
+@pytest.mark.promise("16.3", "16.4")
 def test_the_first_consumer_sets_the_type_until_all_have_left(side, topic):
     exclusive = side.client.subscribe(topic, "s")
     for options in ({}, side.shared):
@@ -237,6 +247,7 @@ def test_the_first_consumer_sets_the_type_until_all_have_left(side, topic):
     side.client.subscribe(topic, "s").close()
 
 
+@pytest.mark.promise("1.7", "7.1", "17.12")
 def test_what_a_lost_consumer_held_goes_to_the_others(side, cluster, topic):
     dying = connect(cluster, side.module)
     lost = dying.client.subscribe(topic, "s", receiver_queue_size=100, **side.shared)
@@ -250,6 +261,7 @@ def test_what_a_lost_consumer_held_goes_to_the_others(side, cluster, topic):
     assert sorted(values(take(heir, 20))) == sorted(numbers(20))
 
 
+@pytest.mark.promise("14.3")
 def test_receive_waits_for_a_message(side, topic):
     consumer = side.client.subscribe(topic, "s")
     producer = side.client.create_producer(topic)
@@ -272,6 +284,7 @@ def publish_a_batch(side, topic, count):
     assert all(sent.acquire(timeout=10) for _ in range(count))
 
 
+@pytest.mark.promise("11.3", "11.5")
 def test_a_batch_is_acknowledged_when_all_its_messages_are(side, cluster, topic):
     consumer = side.client.subscribe(topic, "s", **side.shared)
     publish_a_batch(side, topic, 5)
@@ -289,6 +302,7 @@ def test_a_batch_is_acknowledged_when_all_its_messages_are(side, cluster, topic)
     until(lambda: backlog() == 0)
 
 
+@pytest.mark.promise("6.8", "11.2", "11.6")
 def test_one_negative_acknowledgement_brings_back_the_whole_batch(side, topic):
     consumer = side.client.subscribe(topic, "s", negative_ack_redelivery_delay_ms=100, **side.shared)
     publish_a_batch(side, topic, 5)
@@ -301,6 +315,7 @@ def test_one_negative_acknowledgement_brings_back_the_whole_batch(side, topic):
     nothing_comes(side, consumer)
 
 
+@pytest.mark.promise("21.1", "21.2", "21.5")
 def test_a_durable_cursor_survives_its_broker_and_a_non_durable_one_does_not(tmp_path, topic):
     with EmbeddedCluster(tmp_path, brokers=2) as cluster:
         for module in (magnetar, pulsar):
@@ -335,6 +350,7 @@ def partitioned(cluster, topic):
     return topic
 
 
+@pytest.mark.promise("16.2", "17.1", "23.1", "23.4")
 def test_subscription_types_on_a_partitioned_topic(side, cluster, partitioned):
     exclusive = side.client.subscribe(partitioned, "one")
     assert {cluster.owner(f"{partitioned}-partition-{index}") for index in range(4)} == set(cluster.brokers)
@@ -356,6 +372,7 @@ def test_subscription_types_on_a_partitioned_topic(side, cluster, partitioned):
     assert sorted(got[0] + got[1]) == sorted(numbers(100)) and all(got)
 
 
+@pytest.mark.promise("2.2", "23.8", "23.10")
 @pytest.mark.parametrize("mode", ["RoundRobinDistribution", "UseSinglePartition"])
 def test_a_key_stays_with_its_partition_in_order(side, partitioned, mode):
     consumer = side.client.subscribe(partitioned, "s")
@@ -373,6 +390,7 @@ def test_a_key_stays_with_its_partition_in_order(side, partitioned, mode):
     assert all(own == sorted(own) for own in received.values())
 
 
+@pytest.mark.promise("23.7", "23.11")
 def test_a_producer_with_a_single_partition_keeps_its_order(side, partitioned):
     consumer = side.client.subscribe(partitioned, "s")
     mode = side.module.PartitionsRoutingMode.UseSinglePartition
@@ -381,6 +399,7 @@ def test_a_producer_with_a_single_partition_keeps_its_order(side, partitioned):
     assert values(take(consumer, 50)) == numbers(50)
 
 
+@pytest.mark.promise("23.9")
 def test_an_application_routes_its_messages_itself(side, partitioned):
     mode = side.module.PartitionsRoutingMode.CustomPartition
     producer = side.client.create_producer(
@@ -391,6 +410,7 @@ def test_an_application_routes_its_messages_itself(side, partitioned):
     assert [producer.send(data).partition() for data in numbers(6)] == [0, 1, 2, 3, 0, 1]
 
 
+@pytest.mark.promise("23.12")
 @pytest.mark.parametrize("side", ["ours", "asyncio"], indirect=True)  # the official Python client has one hash only
 @pytest.mark.parametrize(("scheme", "partition"), [("JavaStringHash", 2), ("Murmur3_32Hash", 964695987 % 4)])
 def test_the_hashing_scheme_chooses_the_partition_of_a_key(side, partitioned, scheme, partition):
@@ -398,6 +418,7 @@ def test_the_hashing_scheme_chooses_the_partition_of_a_key(side, partitioned, sc
     assert producer.send(b"x", partition_key="Order-3459134").partition() == partition
 
 
+@pytest.mark.promise("23.2")
 def test_five_partitions_on_three_brokers_are_two_two_and_one(tmp_path, topic):
     with EmbeddedCluster(tmp_path, brokers=3) as cluster:
         cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=5))
@@ -411,6 +432,7 @@ def test_five_partitions_on_three_brokers_are_two_two_and_one(tmp_path, topic):
 # ---- Chunks ----
 
 
+@pytest.mark.promise("13.5")
 def test_the_broker_stores_the_chunks_of_a_message_like_any_others(side, cluster, topic):
     consumer = side.client.subscribe(topic, "s")
     producer = side.client.create_producer(topic, chunking_enabled=True, batching_enabled=False)
@@ -424,6 +446,7 @@ def test_the_broker_stores_the_chunks_of_a_message_like_any_others(side, cluster
 # ---- Figures and defaults ----
 
 
+@pytest.mark.promise("14.1", "20.8", "20.9", "20.10", "20.11")
 def test_figures_of_a_consumer(side, cluster, topic):
     before_ms = int(time.time() * 1000)
     options = {"consumer_name": "c1", "properties": {"team": "a"}, "receiver_queue_size": 10}
@@ -459,6 +482,7 @@ def test_figures_of_a_consumer(side, cluster, topic):
     assert figures()["msgRateRedeliver"] > 0 and figures()["msgOutCounter"] == 10
 
 
+@pytest.mark.promise("20.11")
 def test_a_consumer_that_asked_for_nothing_has_no_time_of_asking(cluster, topic):
     """The official client asks for a message as soon as a consumer without a queue has joined."""
     with magnetar.Client(cluster.service_url) as client:
@@ -471,6 +495,7 @@ def test_a_consumer_that_asked_for_nothing_has_no_time_of_asking(cluster, topic)
         assert stats["lastConsumedFlowTimestamp"] > 0
 
 
+@pytest.mark.promise("6.2", "7.1", "12.2", "13.1", "13.13", "14.2", "16.1", "23.5", "23.12")
 def test_defaults_of_the_client():
     consumer, producer = ConsumerConfiguration("t", "s"), ProducerConfiguration("t")
     assert (consumer.receiver_queue_size, consumer.negative_ack_redelivery_delay_ms) == (1000, 60_000)

@@ -85,6 +85,7 @@ def bookies_to(old: Path, new: Path) -> None:
         (old / f"bookie-{number}").rename(new / f"bookie-{number}")
 
 
+@pytest.mark.promise("30.1")
 def test_a_restored_cluster_has_everything_up_to_its_backup(backed_up: Any, tmp_path: Path) -> None:
     old, file, had = backed_up
     new = tmp_path / "new"
@@ -111,6 +112,7 @@ def test_a_restored_cluster_has_everything_up_to_its_backup(backed_up: Any, tmp_
         assert read(client, "kept")[:10] == list(range(10))
 
 
+@pytest.mark.promise("30.1")
 def test_a_restored_cluster_destroys_nothing_that_it_does_not_know(backed_up: Any, tmp_path: Path) -> None:
     """The metadata of the later time turns up again. All that was stored then is still on the bookies."""
     old, file, _ = backed_up
@@ -127,6 +129,7 @@ def test_a_restored_cluster_destroys_nothing_that_it_does_not_know(backed_up: An
         assert read(client, "later") == list(range(10))
 
 
+@pytest.mark.promise("30.1")
 def test_a_restore_never_writes_to_a_store_with_records(backed_up: Any, tmp_path: Path) -> None:
     old, file, _ = backed_up
     with pytest.raises(ClusterError, match="nothing is overwritten"):

@@ -38,6 +38,7 @@ async def stores(env: Environment, postgresql: PostgresqlServer) -> AsyncIterato
         await store.close()
 
 
+@pytest.mark.promise("30.3")
 async def test_operations_wait_while_postgresql_restarts(
     stores: list[SqlMetadataStore], postgresql: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ KINDS: dict[str, Any] = {
 }
 
 
+@pytest.mark.promise("30.4")
 @pytest.mark.parametrize("place", ["before", "inside"])
 async def test_a_paused_coordinator_writes_nothing_after_its_successor(
     stores: list[SqlMetadataStore], monkeypatch: pytest.MonkeyPatch, place: str
@@ -189,6 +191,7 @@ def url_of(*servers: PostgresqlServer) -> str:
     return f"postgresql://magnetar@/postgres?host={hosts}&port=5432,5432"
 
 
+@pytest.mark.promise("30.3")
 async def test_a_standby_that_takes_over_has_every_change_that_was_answered(
     env: Environment, pair: tuple[PostgresqlServer, PostgresqlServer]
 ) -> None:
@@ -228,6 +231,7 @@ async def test_a_standby_that_takes_over_has_every_change_that_was_answered(
     await store.close()
 
 
+@pytest.mark.promise("30.3")
 def test_a_start_with_several_hosts_wants_a_synchronous_standby(postgresql: PostgresqlServer, tmp_path: Path) -> None:
     url = url_of(postgresql, postgresql)
     postgresql.drop_table("magnetar_metadata")

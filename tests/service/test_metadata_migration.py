@@ -85,6 +85,7 @@ async def in_office(url: str) -> bool:
     return True
 
 
+@pytest.mark.promise("30.2")
 def test_metadata_moves_to_postgresql_and_back(directory: Path, database: str, tmp_path: Path) -> None:
     moved = metadata_copies.migrate(directory, database)
     assert moved.records is not None and moved.records > 10
@@ -102,6 +103,7 @@ def test_metadata_moves_to_postgresql_and_back(directory: Path, database: str, t
     assert not asyncio.run(in_office(database)), "the copy in PostgreSQL counts no more"
 
 
+@pytest.mark.promise("30.2")
 def test_an_old_coordinator_writes_nothing_once_a_move_has_begun(directory: Path, database: str) -> None:
     async def run() -> None:
         env = Environment.real()
@@ -162,6 +164,7 @@ STEPS = {
 }
 
 
+@pytest.mark.promise("30.2")
 @pytest.mark.parametrize("step", STEPS)
 def test_a_move_that_crashed_leaves_at_most_one_copy_and_can_be_finished(
     directory: Path, database: str, monkeypatch: pytest.MonkeyPatch, step: str

@@ -28,6 +28,7 @@ def sides(cluster: EmbeddedCluster) -> Iterator[list[Any]]:
         client.close()
 
 
+@pytest.mark.promise("15.4")
 @pytest.mark.parametrize("last", ["größe %2F", "a=b:c.d-e_f", "?x=1&y#z", "orders-partition-", "__", "null"])
 def test_the_last_part_of_a_name_has_no_meaning(sides: list[Any], last: str) -> None:
     """Bare, and as a full name. Each client finds what the other wrote."""
@@ -46,6 +47,7 @@ def test_the_last_part_of_a_name_has_no_meaning(sides: list[Any], last: str) -> 
             consumer.close()
 
 
+@pytest.mark.promise("2.13")
 def test_a_message_of_5_mb_passes_by_default_and_a_larger_one_is_refused(sides: list[Any], topic: str) -> None:
     consumers = [one.client.subscribe(topic, one.module.__name__) for one in sides]
     for one in sides:

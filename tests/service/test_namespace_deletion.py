@@ -163,6 +163,7 @@ async def test_the_next_coordinator_finishes_a_deletion_that_ended_at_any_write(
             assert len(await left(cluster)) == 5, "nothing was changed"
 
 
+@pytest.mark.promise("15.5")
 async def test_a_tenant_goes_with_its_namespaces_by_force_if_the_settings_allow_it() -> None:
     for allowed in (False, True):
         settings = replace(FAST, force_delete_tenant_allowed=allowed)
@@ -199,6 +200,7 @@ async def answers(http: Http, forced: int) -> None:
         assert (await http("GET", PATH))[0] == 404
 
 
+@pytest.mark.promise("15.6")
 def test_clients_of_both_kinds_lose_their_topics_and_space_is_given_back(tmp_path: Path) -> None:
     with EmbeddedCluster(tmp_path, heartbeat_interval_s=0.2, session_timeout_s=20.0) as cluster:
         cluster.run(cluster.coordinator_call("create_namespace", namespace=NAMESPACE))

@@ -76,6 +76,7 @@ def cluster(tmp_path: Path) -> Iterator[PolicyCluster]:
         yield running
 
 
+@pytest.mark.promise("15.7")
 def test_a_change_reaches_a_loaded_topic_within_a_second(cluster: PolicyCluster) -> None:
     async def scenario() -> None:
         peer = await cluster.peer()

@@ -51,6 +51,7 @@ def nothing_comes(side, consumer, within_ms=200):
         consumer.receive(within_ms)
 
 
+@pytest.mark.promise("24.1", "24.5", "24.6")
 def test_messages_reach_who_is_connected_and_nobody_later(side, cluster, name):
     producer = side.client.create_producer(name)
     producer.send(b"before")
@@ -69,6 +70,7 @@ def test_messages_reach_who_is_connected_and_nobody_later(side, cluster, name):
     nothing_comes(side, again)
 
 
+@pytest.mark.promise("24.6")
 def test_batches_arrive_whole(side, cluster, name):
     consumer = side.client.subscribe(name, "s")
     producer = side.client.create_producer(name, batching_enabled=True, batching_max_publish_delay_ms=20)
@@ -79,6 +81,7 @@ def test_batches_arrive_whole(side, cluster, name):
     assert [consumer.receive(WAIT_MS).data() for _ in range(300)] == [b"%d" % number for number in range(300)]
 
 
+@pytest.mark.promise("24.2")
 def test_what_has_no_permits_is_dropped_counted_and_never_sent(side, cluster, name):
     consumer = side.client.subscribe(name, "s", receiver_queue_size=5)
     subscription = wait_for_permits(cluster, name)
@@ -97,6 +100,7 @@ async def figures_of(subscription):
     return subscription.figures(subscription._loop.time())
 
 
+@pytest.mark.promise("24.5")
 @pytest.mark.parametrize("kind", ["Shared", "KeyShared", "Failover"])
 def test_two_consumers_of_one_subscription_get_each_message_once(side, cluster, name, kind):
     kinds = side.module.ConsumerType
@@ -126,6 +130,7 @@ def test_two_consumers_of_one_subscription_get_each_message_once(side, cluster, 
         assert not {number % 8 for number in numbers[0]} & {number % 8 for number in numbers[1]}
 
 
+@pytest.mark.promise("24.3")
 def test_a_receipt_comes_at_once_and_names_no_place(side, cluster, name):
     """In turns with a persistent topic, whose receipts wait for the disks of two bookies."""
     plain = name.removeprefix("non-")
@@ -141,6 +146,7 @@ def test_a_receipt_comes_at_once_and_names_no_place(side, cluster, name):
     assert statistics.median(times[name]) < statistics.median(times[plain])
 
 
+@pytest.mark.promise("24.4")
 def test_what_a_lost_subscriber_held_is_lost(side, cluster, name):
     shared = {"consumer_type": side.module.ConsumerType.Shared}
     with connect(cluster.service_url, side.face) as dying:
@@ -158,6 +164,7 @@ def test_what_a_lost_subscriber_held_is_lost(side, cluster, name):
     nothing_comes(side, heir)
 
 
+@pytest.mark.promise("15.3", "24.4", "24.9")
 def test_a_topic_is_not_in_the_metadata_and_comes_again_after_its_broker(side, cluster, name):
     consumer = side.client.subscribe(name, "s")
     producer = side.client.create_producer(name, batching_enabled=False)
@@ -175,6 +182,7 @@ def test_a_topic_is_not_in_the_metadata_and_comes_again_after_its_broker(side, c
         cluster.run(cluster.start_broker(owner))
 
 
+@pytest.mark.promise("24.9")
 def test_a_topic_comes_again_after_the_coordinator(side, cluster, name):
     consumer = side.client.subscribe(name, "s")
     producer = side.client.create_producer(name, batching_enabled=False)
@@ -192,6 +200,7 @@ def test_a_topic_comes_again_after_the_coordinator(side, cluster, name):
     assert consumer.receive(WAIT_MS).data() == b"after"
 
 
+@pytest.mark.promise("24.9")
 def test_a_broker_that_ends_without_clients_takes_its_topics_with_it(cluster, name):
     with magnetar.Client(cluster.service_url) as client:
         client.create_producer(name).close()
@@ -210,6 +219,7 @@ def test_a_broker_that_ends_without_clients_takes_its_topics_with_it(cluster, na
 NAMESPACE = {"namespace": "public/default"}
 
 
+@pytest.mark.promise("24.7")
 def test_the_setting_switches_them_off(tmp_path):
     with EmbeddedCluster(tmp_path, bookies=2, non_persistent_topics_enabled=False) as cluster:
         for face in FACES:

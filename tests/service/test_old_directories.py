@@ -51,6 +51,7 @@ def test_there_are_old_directories_and_each_is_small() -> None:
     assert [file.name for file in FILES if file.stat().st_size > 200_000] == []
 
 
+@pytest.mark.promise("30.5")
 def test_a_later_version_of_the_metadata_is_refused_and_nothing_is_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +71,7 @@ def test_an_old_directory_keeps_its_cluster_and_what_its_admin_shows(old: Old) -
     assert {path: admin.ask("GET", path) for path in old.facts["admin"]} == old.facts["admin"]
 
 
+@pytest.mark.promise("30.5")
 def test_every_message_of_an_old_directory_has_its_place_and_contents(old: Old, client: magnetar.Client) -> None:
     for topic, messages in old.facts["messages"].items():
         assert maker.read_topic(client, topic) == messages, topic
@@ -80,6 +82,7 @@ def test_a_compacted_topic_of_an_old_directory_reads_the_same(old: Old, client: 
     assert maker.read_topic(client, maker.COMPACTED, is_read_compacted=True) == old.facts["compacted"]
 
 
+@pytest.mark.promise("30.5")
 def test_subscriptions_of_an_old_directory_lack_what_they_lacked(old: Old, client: magnetar.Client) -> None:
     for topic, name, kind, lacking in old.facts["waiting"]:
         found = maker.waiting(client, topic, name, getattr(ConsumerType, kind), len(lacking))

@@ -68,6 +68,7 @@ def _ask(admin_url: str, method: str, path: str, body: Any = None) -> bytes:
         return response.read()
 
 
+@pytest.mark.promise("32.9")
 def test_no_request_that_the_description_allows_fails_or_is_answered_otherwise(admin_url: str) -> None:
     description = json.loads(_ask(admin_url, "GET", "/admin/v2/openapi.json"))
     schema = schemathesis.openapi.from_dict(description)

@@ -69,6 +69,7 @@ def everything(found: dict[str, list[bytes]]) -> list[bytes]:
     return sorted(one for contents in found.values() for one in contents)
 
 
+@pytest.mark.promise("23.13")
 @pytest.mark.parametrize("case", GROWTH_CASES, ids=lambda case: case.name)
 def test_every_message_arrives_after_a_growth_under_load(
     cluster: EmbeddedCluster, official_client: pulsar.Client, topic: str, case: GrowthCase
@@ -105,6 +106,7 @@ def test_new_partitions_have_the_subscriptions_with_their_properties(
     reader.close()
 
 
+@pytest.mark.promise("23.13")
 def test_a_growth_works_where_clients_may_not_create_subscriptions(
     cluster: EmbeddedCluster, official_client: pulsar.Client, topic: str
 ) -> None:
@@ -119,6 +121,7 @@ def test_a_growth_works_where_clients_may_not_create_subscriptions(
     consumer.close()
 
 
+@pytest.mark.promise("23.13")
 def test_a_subscription_that_is_created_while_the_topic_grows_has_the_new_partitions(
     cluster: EmbeddedCluster, official_client: pulsar.Client, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,7 @@ WAYS = [expires, reaches_its_time_to_live, is_skipped, is_cleared, is_truncated,
 TYPES = [pulsar.ConsumerType.Shared, pulsar.ConsumerType.KeyShared]
 
 
+@pytest.mark.promise("26.3")
 @pytest.mark.parametrize("subscription_type", TYPES, ids=["shared", "key_shared"])
 @pytest.mark.parametrize("passes", WAYS)
 def test_a_consumer_at_its_bound_goes_on_when_what_it_holds(

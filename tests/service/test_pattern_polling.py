@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster_settings(
 )
 
 
+@pytest.mark.promise("22.4")
 async def test_a_pattern_consumer_polls_where_brokers_tell_nothing(cluster: EmbeddedCluster) -> None:
     async with AsyncClient(cluster.service_url) as client:
         consumer = await client.subscribe("polled-.*", "s", is_pattern_topic=True, pattern_auto_discovery_period=1)

@@ -54,6 +54,7 @@ def listing_of(consumer: AsyncConsumer) -> TopicListing:
     return listing
 
 
+@pytest.mark.promise("22.4")
 async def test_topics_that_come_grow_and_go_are_followed_at_once(
     client: AsyncClient, cluster: EmbeddedCluster, name: str
 ) -> None:

@@ -28,6 +28,7 @@ from support.fakes.broker import FakeBroker, FakeBrokerThread
 TOPIC = "persistent://public/default/t"
 
 
+@pytest.mark.promise("11.4", "28.1")
 async def test_a_message_with_a_delivery_time_travels_alone(client: AsyncClient, broker: FakeBroker):
     producer = await client.create_producer("t", batching_enabled=True, batching_max_publish_delay_ms=10_000)
     producer.send_async(b"1")
@@ -46,6 +47,7 @@ async def test_a_message_with_a_delivery_time_travels_alone(client: AsyncClient,
     assert [metadata.sequence_id for metadata, _ in entries] == [0, 2, 3, 4]
 
 
+@pytest.mark.promise("28.1")
 @pytest.mark.parametrize("options", [{"deliver_at": -1}, {"deliver_at": "soon"}, {"deliver_after": 5}])
 async def test_an_impossible_delivery_time_is_refused(client: AsyncClient, options: dict[str, Any]):
     producer = await client.create_producer("t")
@@ -53,6 +55,7 @@ async def test_an_impossible_delivery_time_is_refused(client: AsyncClient, optio
         await producer.send(b"x", **options)
 
 
+@pytest.mark.promise("31.14")
 async def test_a_memory_limit_holds_for_all_producers_of_the_client(broker: FakeBroker):
     async with AsyncClient(broker.url, memory_limit_bytes=10_000) as client:
         first, second = [await client.create_producer(name, batching_enabled=False) for name in ("a", "b")]
@@ -75,6 +78,7 @@ async def test_a_memory_limit_holds_for_all_producers_of_the_client(broker: Fake
         assert memory is not None and memory.used_bytes == 0
 
 
+@pytest.mark.promise("31.14")
 def test_a_blocking_client_has_a_memory_limit_too(broker_thread: FakeBrokerThread):
     broker = broker_thread.broker
     with Client(broker.url, memory_limit_bytes=5_000) as client:
@@ -98,6 +102,7 @@ def test_a_blocking_client_has_a_memory_limit_too(broker_thread: FakeBrokerThrea
         assert results == [Result.MemoryBufferIsFull, *[Result.Ok] * 6]
 
 
+@pytest.mark.promise("31.14")
 @pytest.mark.parametrize("batching_type", [BatchingType.Default, BatchingType.KeyBased])
 @pytest.mark.parametrize("batching", [True, False])
 @pytest.mark.parametrize("partitions", [0, 3])
@@ -157,6 +162,7 @@ class Broken(ProducerInterceptor):
         raise ValueError("broken")
 
 
+@pytest.mark.promise("31.16")
 async def test_interceptors_change_messages_and_hear_of_their_outcome(client: AsyncClient, broker: FakeBroker):
     first, second = Recorder(b"+1"), Recorder(b"+2")
     producer = await client.create_producer("t", batching_enabled=False, interceptors=[first, Broken(), second])
@@ -179,6 +185,7 @@ async def test_interceptors_change_messages_and_hear_of_their_outcome(client: As
     assert (first.closed, second.closed) == (1, 1)
 
 
+@pytest.mark.promise("31.16")
 def test_a_blocking_producer_has_interceptors_too(broker_thread: FakeBrokerThread):
     with Client(broker_thread.broker.url) as client:
         recorder = Recorder(b"!")
@@ -196,6 +203,7 @@ def test_a_blocking_producer_has_interceptors_too(broker_thread: FakeBrokerThrea
             client.create_producer("t", interceptors=[object()])
 
 
+@pytest.mark.promise("31.15")
 @pytest.mark.parametrize("initial", [None, 41])
 async def test_a_lazy_partition_gets_its_producer_with_its_first_message(broker: FakeBroker, initial: int | None):
     broker.partitions[TOPIC] = 3
@@ -216,6 +224,7 @@ async def test_a_lazy_partition_gets_its_producer_with_its_first_message(broker:
             assert len(entries) >= 2 and all(one.producer_name for one in entries)
 
 
+@pytest.mark.promise("31.15")
 async def test_a_lazy_partition_that_cannot_begin_fails_its_messages(broker: FakeBroker):
     broker.partitions[TOPIC] = 2
     async with AsyncClient(broker.url) as client:
@@ -227,6 +236,7 @@ async def test_a_lazy_partition_that_cannot_begin_fails_its_messages(broker: Fak
         assert sorted(type(one).__name__ for one in outcomes) == ["MessageId", "NotAllowedError"]
 
 
+@pytest.mark.promise("31.15")
 @pytest.mark.parametrize("options", [{"access_mode": ProducerAccessMode.Exclusive}, {"producer_name": "chosen"}])
 async def test_some_producers_are_never_lazy(broker: FakeBroker, options: dict[str, Any]):
     broker.partitions[TOPIC] = 3

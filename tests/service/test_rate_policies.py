@@ -71,6 +71,7 @@ async def set_own(cluster: EmbeddedCluster, name: str, policy: str, value: objec
     await cluster.coordinator_call("set_topic_policy", topic=name, policy=policy, value=value)
 
 
+@pytest.mark.promise("30.21")
 def test_a_burst_of_the_official_client_takes_as_long_as_the_rate_says(
     cluster: EmbeddedCluster, official_client: pulsar.Client
 ) -> None:

@@ -35,6 +35,7 @@ def send(side: Side, topic: str, contents: list[Any], **options: Any) -> list[An
     return ids
 
 
+@pytest.mark.promise("31.2")
 def test_a_batch_receive_ends_at_its_first_limit(side: Side, topic: str) -> None:
     def received(name: str, *limits: int) -> list[bytes]:
         policy = side.module.ConsumerBatchReceivePolicy(*limits)
@@ -49,6 +50,7 @@ def test_a_batch_receive_ends_at_its_first_limit(side: Side, topic: str) -> None
     assert received("time", 100, -1, 200) == numbers(10)
 
 
+@pytest.mark.promise("31.3")
 def test_a_null_value_is_told_from_an_empty_one(side: Side, topic: str) -> None:
     consumer = side.client.subscribe(topic, "s")
     producer = side.client.create_producer(topic)
@@ -59,6 +61,7 @@ def test_a_null_value_is_told_from_an_empty_one(side: Side, topic: str) -> None:
     assert null.has_null_value() and not empty.has_null_value()
 
 
+@pytest.mark.promise("16.5")
 def test_a_subscription_needs_a_name(side: Side, cluster: EmbeddedCluster, topic: str) -> None:
     with pytest.raises((magnetar.InvalidConfiguration, pulsar.NotAllowedError)):
         side.client.subscribe(topic, "")
@@ -66,12 +69,14 @@ def test_a_subscription_needs_a_name(side: Side, cluster: EmbeddedCluster, topic
     assert not any(one.subscriptions for one in found)
 
 
+@pytest.mark.promise("22.2")
 @pytest.mark.parametrize("pattern", ["persistent://public/.*/t", "public/.*"])
 def test_a_pattern_beyond_one_namespace_is_refused(side: Side, pattern: str) -> None:
     with pytest.raises((magnetar.InvalidTopicName, pulsar.InvalidTopicName)):
         side.client.subscribe(re.compile(pattern), "s")
 
 
+@pytest.mark.promise("22.1", "22.5")
 def test_each_of_several_topics_keeps_its_order(side: Side, topic: str) -> None:
     topics = [f"{topic}-{letter}" for letter in "abc"]
     consumer = side.client.subscribe(topics, "s", initial_position=side.module.InitialPosition.Earliest)
@@ -85,6 +90,7 @@ def test_each_of_several_topics_keeps_its_order(side: Side, topic: str) -> None:
     assert found == {one: numbers(10) for one in topics}
 
 
+@pytest.mark.promise("22.3", "22.4")
 @OURS  # the official Python client looks every minute, whatever its period says
 def test_a_topic_that_is_created_later_joins_a_pattern(side: Side, topic: str) -> None:
     earliest = side.module.InitialPosition.Earliest
@@ -97,6 +103,7 @@ def test_a_topic_that_is_created_later_joins_a_pattern(side: Side, topic: str) -
     assert side.values(consumer, 1) == [b"b"]
 
 
+@pytest.mark.promise("31.5")
 @OURS
 def test_seeking_and_the_last_ids_of_several_topics(side: Side, topic: str) -> None:
     first, second = topics = [f"{topic}-{letter}" for letter in "ab"]
@@ -110,6 +117,7 @@ def test_seeking_and_the_last_ids_of_several_topics(side: Side, topic: str) -> N
     assert [message.data() for message in again if message.topic_name() == second] == [b"4"]
 
 
+@pytest.mark.promise("31.6")
 @OURS
 def test_readers_of_several_topics_and_of_ranges_of_hashes(side: Side, topic: str) -> None:
     def read(topics: str | list[str], **options: Any) -> list[bytes]:
@@ -129,6 +137,7 @@ def test_readers_of_several_topics_and_of_ranges_of_hashes(side: Side, topic: st
     assert all(halves) and sorted(halves[0] + halves[1]) == sorted(numbers(20))
 
 
+@pytest.mark.promise("31.7")
 @pytest.mark.parametrize("face", ["ours", "asyncio"])
 def test_a_consumer_notices_partitions_that_are_added(face: str, cluster: EmbeddedCluster, topic: str) -> None:
     """The official Python client has no option for the interval, which is a minute."""

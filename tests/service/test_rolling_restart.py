@@ -90,6 +90,7 @@ def received_numbers(consumer: Any, last: int) -> list[int]:
     return found
 
 
+@pytest.mark.promise("30.11")
 def test_every_process_is_restarted_and_clients_of_both_kinds_notice_nothing(cluster: Cluster) -> None:
     before = incarnations(cluster)
     log: list[tuple[str, bool]] = []
@@ -118,6 +119,7 @@ def test_every_process_is_restarted_and_clients_of_both_kinds_notice_nothing(clu
     assert cluster.status()["auditor"]["incomplete"] == 0
 
 
+@pytest.mark.promise("30.11")
 @pytest.mark.parametrize(
     ("hangs", "told"),
     [

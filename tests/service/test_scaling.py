@@ -33,6 +33,7 @@ def states(cluster: Cluster) -> dict[str, str]:
     return {one["node_id"]: one["state"] for one in cluster.status()["processes"]}
 
 
+@pytest.mark.promise("30.7")
 def test_a_drained_broker_comes_back_under_its_number_and_gets_topics(cluster: Cluster) -> None:
     with cluster.client() as client:
         for number in range(4):
@@ -48,6 +49,7 @@ def test_a_drained_broker_comes_back_under_its_number_and_gets_topics(cluster: C
         assert {one["id"] for one in status["members"] if one["role"] == "broker"} == {"broker-1", "broker-2"}
 
 
+@pytest.mark.promise("30.7")
 def test_a_drained_bookie_leaves_its_messages_to_others_and_its_directory_goes(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_bookie_that_is_undrained_takes_ledgers_again(cluster: Cluster) -> Non
     }
 
 
+@pytest.mark.promise("30.7")
 def test_what_cannot_be_drained_is_refused_with_what_to_do(cluster: Cluster) -> None:
     with pytest.raises(NotAllowedError, match=r"need 3.*--bookies 4"):
         cluster.drain("bookie-1")

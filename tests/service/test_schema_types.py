@@ -101,6 +101,7 @@ def plain(value: Any) -> Any:
     return (value.item, value.count) if hasattr(value, "item") else value
 
 
+@pytest.mark.promise("33.1", "33.4")
 @pytest.mark.parametrize("name", SHARED)
 def test_values_go_both_ways_between_the_clients(
     cluster: EmbeddedCluster, blocking: magnetar.Client, official_client: pulsar.Client, name: str
@@ -125,6 +126,7 @@ def test_values_go_both_ways_between_the_clients(
     keeper.close()
 
 
+@pytest.mark.promise("33.1")
 @pytest.mark.parametrize("name", OURS)
 def test_values_of_other_types_go_through_both_faces(
     cluster: EmbeddedCluster, blocking: magnetar.Client, name: str

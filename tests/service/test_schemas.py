@@ -43,6 +43,7 @@ def versions(cluster, topic: str) -> list[int]:
     return cluster.run(ask())
 
 
+@pytest.mark.promise("2.1", "2.6")
 def test_an_official_client_meets_a_changed_schema(cluster, official_client):
     topic = "persistent://public/default/changing"
     consumer = official_client.subscribe(topic, "s", schema=JsonSchema(First))

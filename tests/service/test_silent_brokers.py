@@ -62,6 +62,7 @@ async def cluster() -> AsyncIterator[Cluster]:
     await found.stop()
 
 
+@pytest.mark.promise("31.12")
 @pytest.mark.parametrize("cut", [{}, {"answers": False}, {"requests": False}], ids=["both", "requests", "answers"])
 async def test_a_producer_moves_with_its_topic_from_a_cut_off_broker(cluster: Cluster, cut: dict[str, bool]) -> None:
     async with AsyncClient(cluster.service_url, **OPTIONS) as client:
@@ -91,6 +92,7 @@ async def test_a_consumer_and_a_reader_move_with_their_topic(cluster: Cluster) -
             assert (await reader.read_next()).data() == b"after"
 
 
+@pytest.mark.promise("31.12")
 async def test_a_producer_stays_at_a_silent_broker_that_owns_its_topic(cluster: Cluster) -> None:
     async with AsyncClient(cluster.service_url, **OPTIONS) as client:
         producer = await client.create_producer("t")

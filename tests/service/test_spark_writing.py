@@ -154,6 +154,7 @@ def test_without_deduplication_the_task_says_so(cluster: EmbeddedCluster, topic:
     assert write_rows(plan_of(cluster, [topic]), 0, rows(10)) == Written(10, 0, "job-0", None)
 
 
+@pytest.mark.promise("27.4")
 @pytest.mark.parametrize(
     ("size", "refusal"), [(6_000_000, MessageTooBig), (110_000, NotAllowedError)], ids=["client", "broker"]
 )
@@ -176,6 +177,7 @@ def test_no_row_is_stored_behind_one_that_was_refused(
     assert numbers(cluster, [topic]) == list(range(4_001))
 
 
+@pytest.mark.promise("27.4")
 def test_each_row_is_stored_once_while_brokers_end(tmp_path: Path, topic: str) -> None:
     """One broker after the other ends and comes back while a task publishes."""
     with EmbeddedCluster(tmp_path, brokers=2, deduplication_enabled=True) as cluster:

@@ -77,6 +77,7 @@ def publish(side, topic, keys, *, start=0, **options):
 # ---- Failover ----
 
 
+@pytest.mark.promise("17.2", "17.4", "23.4")
 def test_partitions_are_shared_by_name_and_taken_over(side, partitioned):
     members = {name: subscribe(side, partitioned, name, "Failover") for name in "DBCA"}
     producer = side.client.create_producer(
@@ -100,6 +101,7 @@ def test_partitions_are_shared_by_name_and_taken_over(side, partitioned):
     assert sorted(int(data) for mine in again.values() for data in values(mine)) == list(range(40, 80))
 
 
+@pytest.mark.promise("16.1", "17.3", "17.8", "17.10")
 def test_the_next_subscriber_gets_what_the_first_did_not_acknowledge(side, topic):
     first = subscribe(side, topic, "z", "Failover")
     second = subscribe(side, topic, "a", "Failover")
@@ -111,6 +113,7 @@ def test_the_next_subscriber_gets_what_the_first_did_not_acknowledge(side, topic
     assert values(take(second, 3)) == [b"3", b"4", b"5"]
 
 
+@pytest.mark.promise("6.5", "6.6")
 def test_a_negative_acknowledgement_begins_again_at_the_first_unacknowledged(side, topic):
     consumer = subscribe(side, topic, "a", "Failover", negative_ack_redelivery_delay_ms=50)
     publish(side, topic, "k" * 4)
@@ -120,6 +123,7 @@ def test_a_negative_acknowledgement_begins_again_at_the_first_unacknowledged(sid
     assert values(take(consumer, 3)) == [b"1", b"2", b"3"]
 
 
+@pytest.mark.promise("17.3")
 @MODULES
 def test_both_clients_stand_by_for_each_other(module, sides, topic):
     other = sides[pulsar if module is magnetar else magnetar]
@@ -155,6 +159,7 @@ class Events(magnetar.ConsumerEventListener):
         return self.seen
 
 
+@pytest.mark.promise("31.8")
 def test_a_listener_is_told_of_each_change(sides, topic):
     ours, first, second = sides[magnetar], Events(), Events()
     one = subscribe(ours, topic, "b", "Failover", consumer_event_listener=first)
@@ -167,6 +172,7 @@ def test_a_listener_is_told_of_each_change(sides, topic):
     two.close()
 
 
+@pytest.mark.promise("31.8")
 async def test_the_asyncio_face_tells_a_listener_of_each_partition(cluster, partitioned):
     events = Events()
     async with magnetar.AsyncClient(cluster.service_url) as client:
@@ -191,6 +197,7 @@ def by_key(got):
     return found, owners
 
 
+@pytest.mark.promise("2.2", "16.1", "18.1", "18.7", "19.6")
 @pytest.mark.parametrize("publisher", [magnetar, pulsar], ids=["from_ours", "from_official"])
 def test_a_key_goes_to_one_consumer_in_order_with_key_based_batches(publisher, side, sides, topic):
     members = {name: subscribe(side, topic, name, "KeyShared") for name in ("c1", "c2", "c3")}
@@ -210,6 +217,7 @@ def test_a_key_goes_to_one_consumer_in_order_with_key_based_batches(publisher, s
     assert all(got.values())
 
 
+@pytest.mark.promise("18.2")
 def test_the_ordering_key_comes_before_the_key(side, topic):
     members = {name: subscribe(side, topic, name, "KeyShared") for name in ("c1", "c2", "c3")}
     producer = side.client.create_producer(topic)
@@ -219,6 +227,7 @@ def test_the_ordering_key_comes_before_the_key(side, topic):
     assert sorted(map(len, got)) == [0, 0, 30]
 
 
+@pytest.mark.promise("18.18")
 def test_messages_without_a_key_spread_over_the_consumers(side, topic):
     members = [subscribe(side, topic, name, "KeyShared") for name in ("c1", "c2")]
     producer = side.client.create_producer(topic)
@@ -228,6 +237,7 @@ def test_messages_without_a_key_spread_over_the_consumers(side, topic):
     assert all(got) and sum(map(len, got)) == 40
 
 
+@pytest.mark.promise("19.2", "19.3")
 def test_a_moved_key_waits_for_its_old_consumer_and_others_go_on(side, topic):
     first = subscribe(side, topic, "c1", "KeyShared")
     keys = [f"key-{number}" for number in range(20)]
@@ -244,6 +254,7 @@ def test_a_moved_key_waits_for_its_old_consumer_and_others_go_on(side, topic):
     assert {message.partition_key() for message in moved} == set(keys) - {one.partition_key() for one in again}
 
 
+@pytest.mark.promise("19.5")
 def test_out_of_order_delivery_does_not_wait(side, topic):
     policy = side.module.ConsumerKeySharedPolicy(allow_out_of_order_delivery=True)
     first = subscribe(side, topic, "c1", "KeyShared", key_shared_policy=policy)
@@ -255,6 +266,7 @@ def test_out_of_order_delivery_does_not_wait(side, topic):
     assert len(drain(side, second)) > 0
 
 
+@pytest.mark.promise("18.3", "18.4", "18.7", "18.16", "18.17")
 def test_sticky_ranges_decide_and_may_not_overlap(side, topic):
     module = side.module
 
@@ -273,6 +285,7 @@ def test_sticky_ranges_decide_and_may_not_overlap(side, topic):
     assert got[1] and sum(map(len, got)) == 21
 
 
+@pytest.mark.promise("6.4", "18.1", "19.4")
 def test_a_negative_acknowledgement_brings_back_one_message_to_the_same_consumer(side, topic):
     members = {
         name: subscribe(side, topic, name, "KeyShared", negative_ack_redelivery_delay_ms=50) for name in ("c1", "c2")
@@ -297,6 +310,7 @@ def drain_unacknowledged(side, consumer):
             return got
 
 
+@pytest.mark.promise("5.3", "19.10")
 def test_our_client_refuses_cumulative_acknowledgement(sides, topic):
     consumer = subscribe(sides[magnetar], topic, "c", "KeyShared")
     publish(sides[magnetar], topic, "a")

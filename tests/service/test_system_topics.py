@@ -24,6 +24,7 @@ async def created(http: Http, name: str) -> list[int]:
     return [(await http("PUT", f"{PATH}/{name}"))[0], (await http("PUT", f"{PATH}/{name}-p/partitions", 2))[0]]
 
 
+@pytest.mark.promise("25.6", "25.7")
 async def test_the_admin_creates_no_system_topic_and_lists_those_that_are_there_on_request(http: Http) -> None:
     for name in NAMES:
         assert await http("PUT", f"{PATH}/{name}") == (
@@ -44,6 +45,7 @@ async def test_the_admin_creates_no_system_topic_and_lists_those_that_are_there_
     assert await http("GET", f"{PATH}/partitioned?includeSystemTopic=true") == (200, [own])
 
 
+@pytest.mark.promise("25.8")
 async def test_without_system_topics_the_names_are_ordinary_and_health_stores_nothing() -> None:
     settings = replace(FAST, system_topic_enabled=False, ack_quorum=2)
     async with coordination(settings) as cluster:
@@ -54,6 +56,7 @@ async def test_without_system_topics_the_names_are_ordinary_and_health_stores_no
             assert member.rpc.health_checks == 0
 
 
+@pytest.mark.promise("25.6")
 def test_clients_create_no_system_topic_and_see_none_by_a_pattern(cluster: EmbeddedCluster) -> None:
     with magnetar.Client(cluster.service_url, operation_timeout_seconds=10) as client:
         for name in NAMES:
@@ -77,6 +80,7 @@ def test_clients_create_no_system_topic_and_see_none_by_a_pattern(cluster: Embed
         assert names == ["persistent://public/default/seen"]
 
 
+@pytest.mark.promise("25.6")
 def test_the_official_client_creates_no_system_topic(cluster: EmbeddedCluster, official_client: pulsar.Client) -> None:
     cluster.run(cluster.coordinator_call("create_namespace", namespace="public/official"))
     for name in NAMES:
@@ -110,6 +114,7 @@ def heartbeat(cluster: EmbeddedCluster, number: int) -> str:
     return f"persistent://pulsar/127.0.0.1:{cluster.brokers[number].address[1]}/heartbeat"
 
 
+@pytest.mark.promise("25.3")
 def test_each_broker_stores_and_reads_in_its_own_topic_also_after_it_was_elsewhere(cluster: EmbeddedCluster) -> None:
     for number in (1, 2):
         assert 0 < health(cluster, number) < 20
@@ -122,6 +127,7 @@ def test_each_broker_stores_and_reads_in_its_own_topic_also_after_it_was_elsewhe
     assert cluster.brokers[1].topics.loaded[topic].ledger.last_confirmed > before  # type: ignore[attr-defined]
 
 
+@pytest.mark.promise("25.3")
 def test_a_broker_whose_bookies_are_away_is_not_healthy(tmp_path_factory: pytest.TempPathFactory) -> None:
     directory = tmp_path_factory.mktemp("unhealthy")
     with EmbeddedCluster(directory, bookies=2, heartbeat_interval_s=0.1, session_timeout_s=0.5) as cluster:

@@ -91,6 +91,7 @@ class Copy:
             self.check(update.topics_hash)
 
 
+@pytest.mark.promise("22.4")
 async def test_a_watcher_is_told_of_topics_that_come_grow_and_go(
     cluster: EmbeddedCluster, peer: WirePeer, name: str
 ) -> None:
@@ -205,6 +206,7 @@ async def test_impossible_patterns_are_refused_as_pulsar_refuses_them(peer: Wire
     await watch(peer, f"{full(name)}.*", 9)
 
 
+@pytest.mark.promise("22.3")
 async def test_lists_with_a_pattern_are_filtered_and_carry_their_hash(
     cluster: EmbeddedCluster, peer: WirePeer, name: str
 ) -> None:

@@ -68,6 +68,7 @@ def backlog(cluster: Cluster, topic: str, subscription: str) -> int:
     return ask(cluster, "GET", f"{topic}/stats")[1]["subscriptions"][subscription]["msgBacklog"]
 
 
+@pytest.mark.promise("32.10")
 def test_nobody_publishes_to_a_terminated_topic_and_its_messages_stay(
     cluster: Cluster, client: Any, topic: str
 ) -> None:
@@ -94,6 +95,7 @@ def test_nobody_publishes_to_a_terminated_topic_and_its_messages_stay(
         assert ask(cluster, "PUT", f"{topic}/unload")[0] == 204
 
 
+@pytest.mark.promise("32.10")
 def test_every_receipt_of_a_topic_that_ends_meanwhile_is_for_a_stored_message(
     cluster: Cluster, client: Any, topic: str
 ) -> None:
@@ -127,6 +129,7 @@ def test_every_receipt_of_a_topic_that_ends_meanwhile_is_for_a_stored_message(
     assert stored == sorted(set(stored)) and max(stored) <= (end["ledgerId"], end["entryId"])
 
 
+@pytest.mark.promise("32.10")
 def test_a_truncated_topic_has_no_backlog_and_gives_its_ledgers_back(cluster: Cluster, client: Any, topic: str) -> None:
     for name in ("a", "b"):
         client.subscribe(topic, name).close()
@@ -141,6 +144,7 @@ def test_a_truncated_topic_has_no_backlog_and_gives_its_ledgers_back(cluster: Cl
     assert client.subscribe(topic, "a").receive(WAIT_MS).data() == b"next"
 
 
+@pytest.mark.promise("32.10")
 def test_skipped_messages_do_not_come_and_the_place_survives_an_unload(
     cluster: Cluster, client: Any, topic: str
 ) -> None:
@@ -159,6 +163,7 @@ def test_skipped_messages_do_not_come_and_the_place_survives_an_unload(
     assert ask(cluster, "POST", f"{topic}/subscription/s/skip/-1")[0] == 400
 
 
+@pytest.mark.promise("32.10")
 def test_single_messages_are_shown_with_pulsars_headers(cluster: Cluster, client: Any, topic: str) -> None:
     client.subscribe(topic, "s").close()
     module = magnetar if isinstance(client, magnetar.Client) else pulsar

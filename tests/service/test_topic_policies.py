@@ -51,6 +51,7 @@ async def loaded(cluster: EmbeddedCluster, *topics: str) -> WirePeer:
     return peer
 
 
+@pytest.mark.promise("25.9")
 def test_a_topics_own_policy_counts_for_it_alone_and_outlives_coordinator_and_broker(cluster: EmbeddedCluster) -> None:
     async def scenario() -> None:
         peer = await loaded(cluster, TOPIC, OTHER)
@@ -92,6 +93,7 @@ def test_a_partitioned_topic_has_one_record_for_all_its_partitions(cluster: Embe
     cluster.run(scenario())
 
 
+@pytest.mark.promise("25.4")
 def test_policies_end_with_their_topic(cluster: EmbeddedCluster) -> None:
     async def scenario() -> None:
         peer = await loaded(cluster, TOPIC)
@@ -153,6 +155,7 @@ async def test_a_bound_of_a_topic_has_pulsars_answers(http: Http, name: str, app
     assert (await http("POST", f"{PATH}/parts/{name}", 3))[0] == 204
 
 
+@pytest.mark.promise("25.9")
 async def test_topics_have_no_policy_paths_without_topic_level_policies() -> None:
     settings = replace(FAST, topic_level_policies_enabled=False)
     async with coordination(settings) as running, admin_of(running, settings) as http:

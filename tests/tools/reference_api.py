@@ -20,7 +20,7 @@ from magnetar.client.core.configuration import (
 )
 from magnetar.client.core.options import Options
 
-from .reference_pages import NOTE, table
+from .markdown import NOTE, table
 
 _SECTION = re.compile(r"^(Args|Returns|Raises|Yields):$")
 _ITEM = re.compile(r"^(\*{0,2}\w[\w, *]*): (.*)$")

@@ -15,28 +15,10 @@ from simulation.mutants import catalog
 from support.checks.document_examples import unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
-FEATURES = (ROOT / "docs" / "FEATURES.md").read_text()
-ROWS = re.findall(r"^\| (\d+\.\d+) \| .+ \| (\S[^|]*\S) \| (.*) \|$", FEATURES, re.MULTILINE)
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
 
 
-def test_every_row_has_a_state_and_every_claim_a_test() -> None:
-    assert len(ROWS) == 263
-    assert {state for _, state, _ in ROWS} == {"done", "partly", "not yet"}
-    without = [number for number, state, shown in ROWS if state != "not yet" and not TEST.search(shown)]
-    assert not without
-
-
-def test_the_tests_that_features_names_exist() -> None:
-    named = set(TEST.findall(FEATURES))
-    missing = [
-        f"{file}::{test}"
-        for file, test in sorted(named)
-        if not re.search(rf"^(async )?def {test}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE)
-    ]
-    assert named and not missing
-
-
+@pytest.mark.promise("29.2")
 def test_the_top_level_has_what_the_first_page_promises() -> None:
     there = {path.name for path in ROOT.iterdir()}
     assert {"pyproject.toml", "README.md", "cluster", "actors", "storage", "tests", "bench"} <= there
@@ -80,23 +62,12 @@ def test_every_promise_that_a_mutant_or_a_checker_names_is_promised() -> None:
 CONTRIBUTING = ["CONTRIBUTING.md", *(f"docs/contributing/{one.name}" for one in (ROOT / "docs/contributing").iterdir())]
 
 
-@pytest.mark.parametrize("page", [*sorted(CONTRIBUTING), "docs/FEATURES.md", "docs/RELIABILITY.md"])
+@pytest.mark.parametrize("page", [*sorted(CONTRIBUTING), "docs/reference/promises.md", "docs/RELIABILITY.md"])
 def test_every_file_of_tests_that_a_page_names_exists(page: str) -> None:
     names = {name.removeprefix("tests/") for name in re.findall(r"`([\w/]+\.py)\b", (ROOT / page).read_text())}
     named = {name for name in names if name.rpartition("/")[2].startswith("test_")}
     there = {str(file.relative_to(ROOT / "tests")) for file in (ROOT / "tests").rglob("test_*.py")}
     assert named and [name for name in sorted(named) if not any(f"/{one}".endswith(f"/{name}") for one in there)] == []
-
-
-def test_settings_said_to_be_there_are_there_with_that_default() -> None:
-    values = Settings().to_dict()
-    claimed = re.findall(r"^\| `(\w+)` \| (\S+) \| (done|not yet)", FEATURES.partition("## Settings")[2], re.MULTILINE)
-    brokers = [(name, default, state) for name, default, state in claimed if name in values or state == "not yet"]
-    assert len([name for name, _, state in brokers if state == "done"]) >= 4
-    for name, default, state in brokers:
-        assert (name in values) == (state == "done"), name
-        if state == "done":
-            assert str(values[name]).lower() == default, name
 
 
 OPERATIONS = [f"docs/operations/{page.name}" for page in sorted((ROOT / "docs/operations").glob("*.md"))]
@@ -175,7 +146,7 @@ def test_names_of_the_code_in_a_page_exist(page: str, words_of_code: set[str]) -
     assert {name for name in names if not name.endswith("_")} - words_of_code == set()
 
 
-@pytest.mark.parametrize("page", NAMING)
+@pytest.mark.parametrize("page", [*NAMING, "docs/FEATURES.md"])
 def test_files_of_the_repository_that_a_page_names_exist(page: str) -> None:
     folders = "|".join((*CODE, "docs"))
     named = {match[0] for text in backticked(page) if (match := re.match(rf"(?:{folders})/[\w./-]*(?=$|::)", text))}

@@ -197,6 +197,7 @@ def room_of(module: str) -> str:
     return name or module
 
 
+@pytest.mark.promise("29.2")
 def test_sub_rooms_import_only_where_their_arrows_lead(imports: dict[str, Imports]) -> None:
     wrong: list[str] = []
     for module, found in imports.items():

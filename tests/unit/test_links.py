@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.markdown import anchor
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -17,11 +19,6 @@ def text_of(page: Path) -> str:
 
 def headings(page: Path) -> list[str]:
     return re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
-
-
-def anchor(heading: str) -> str:
-    """The anchor of a heading, as GitHub and the site make it where they agree."""
-    return re.sub(r"\s", "-", re.sub(r"[^\w\- ]", "", heading.strip().lower()))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""The pages of `docs/reference/` are what the code says."""
+"""The generated pages of `docs/` are what the code and the marks of the tests say."""
 
 import dataclasses
 import enum
@@ -15,7 +15,7 @@ import magnetar
 from magnetar.actors.policies.effective import POLICIES
 from magnetar.client.core.absent import Absent
 from magnetar.runtime.settings.declarations import Settings
-from tools.generate_reference import pages
+from tools.generate_reference import pages, place
 from tools.reference_api import OPTIONS, members, unit_of
 from tools.reference_pages import advice
 
@@ -25,8 +25,8 @@ PAGES = pages()
 
 @pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_reference_page_is_what_the_code_says(name: str) -> None:
-    committed = (ROOT / "docs" / "reference" / name).read_text()
-    assert committed == PAGES[name], f"run `make reference` and commit docs/reference/{name}"
+    committed = place(ROOT / "docs", name).read_text()
+    assert committed == PAGES[name], f"run `make reference` and commit {name}"
 
 
 def test_the_program_that_the_makefile_runs_writes_every_page(tmp_path: Path) -> None:
@@ -35,7 +35,8 @@ def test_the_program_that_the_makefile_runs_writes_every_page(tmp_path: Path) ->
         [sys.executable, "-P", program, "--output", tmp_path], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert {page.name: page.read_text() for page in tmp_path.iterdir()} == PAGES
+    assert {name: place(tmp_path, name).read_text() for name in PAGES} == PAGES
+    assert len(list(tmp_path.rglob("*.md"))) == len(PAGES)
 
 
 def test_every_error_says_what_happened_and_what_to_do() -> None:

@@ -73,6 +73,7 @@ def keep(client, topic):
     client.subscribe(topic, "keeper", initial_position=magnetar.InitialPosition.Earliest).close()
 
 
+@pytest.mark.promise("30.17")
 def test_a_leader_that_is_cut_off_is_fenced_by_the_next_and_writes_nothing_more(hosts, cluster, outpost):
     with outpost.network():
         away = cluster.client()
@@ -137,6 +138,7 @@ def test_a_leader_keeps_its_topic_when_the_owner_is_cut_off_until_it_is_fenced(h
             assert everything(client, topic) == [b"before", b"across", b"after"]
 
 
+@pytest.mark.promise("30.17")
 @pytest.mark.parametrize("how", list(Cut))
 def test_with_deduplication_each_message_is_there_once_after_a_cut(hosts, cluster, how):
     node = hosts.nodes[1]

@@ -60,6 +60,7 @@ def publish_to_new_topic(client: magnetar.Client, topic: str, within_s: float) -
             assert time.monotonic() < deadline, f"no coordinator after {within_s} s"
 
 
+@pytest.mark.promise("30.13")
 def test_a_cut_off_coordinator_that_still_reaches_the_database_is_fenced(own_hosts: RayHosts) -> None:
     """It keeps its connections to PostgreSQL all the time. The epoch in each transaction keeps it from writing."""
     reason = postgresql_server.reason_to_skip()
@@ -118,6 +119,7 @@ def test_the_deputy_coordinates_when_the_node_of_the_coordinator_is_lost(own_hos
         sent.wait_for_more(200, 30)
 
 
+@pytest.mark.promise("30.14")
 def test_with_sqlite_the_coordinator_waits_for_its_machine_and_says_so(own_hosts: RayHosts) -> None:
     home = own_hosts.nodes[1]
     cluster = own_hosts.start_cluster(at=home, brokers=3, bookies=3)

@@ -98,6 +98,7 @@ def brokers_on(layout: Layout, pod: str) -> set[str]:
     }
 
 
+@pytest.mark.promise("29.3")
 def test_the_small_overlay_starts_is_measured_and_comes_back(make_layout: Callable[..., Layout]) -> None:
     objects = render(K8S / "overlays" / "small")
     layout = make_layout(objects)

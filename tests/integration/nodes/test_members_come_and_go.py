@@ -30,6 +30,7 @@ def problem_of(cluster: NodesCluster, process: str) -> tuple[str, str]:
     return next((one["state"], one["problem"]) for one in cluster.status()["processes"] if one["node_id"] == process)
 
 
+@pytest.mark.promise("30.8")
 def test_a_node_that_comes_back_gets_its_bookie_and_its_broker_goes_elsewhere(hosts, running):
     with hosts.client.network(), running.client() as client:
         client.subscribe("kept", "keeper").close()
@@ -54,6 +55,7 @@ def test_a_node_that_comes_back_gets_its_bookie_and_its_broker_goes_elsewhere(ho
         wait_until(lambda: running.ask("missing_copies", copies=3) == [], "every entry has its copies", 60, 1.0)
 
 
+@pytest.mark.promise("30.7")
 def test_the_command_line_scales_and_drains_with_progress_and_the_record_stays(hosts, running):
     data = ["--data-dir", str(running.data_directory)]
     with hosts.client.network(), running.client() as client:

@@ -21,6 +21,7 @@ def running(hosts: RayHosts) -> Iterator[NodesCluster]:
         yield cluster
 
 
+@pytest.mark.promise("30.16")
 def test_ray_drain_node_moves_brokers_away_and_bookies_get_nothing_new(hosts: RayHosts, running: NodesCluster) -> None:
     node = hosts.nodes[2]
     with hosts.client.network():
@@ -47,6 +48,7 @@ def test_ray_drain_node_moves_brokers_away_and_bookies_get_nothing_new(hosts: Ra
         wait_until(lambda: running.places().get(bookie) is node, f"{bookie} is back with its data", 60)
 
 
+@pytest.mark.promise("30.16")
 def test_sigterm_of_a_ray_node_empties_it_before_it_ends(hosts: RayHosts, running: NodesCluster) -> None:
     node = hosts.nodes[3]
     with hosts.client.network(), running.client() as client:

@@ -67,12 +67,14 @@ def check_nothing_is_lost(cluster, publisher):
     assert not publisher.history.failed
 
 
+@pytest.mark.promise("29.10")
 def test_a_start_on_four_nodes_puts_a_broker_and_a_bookie_on_each(hosts, cluster):
     places = cluster.places()
     for role in ("broker", "bookie"):
         assert {places[f"{role}-{number + 1}"] for number in range(NODES)} == set(hosts.nodes)
 
 
+@pytest.mark.promise("30.8")
 @pytest.mark.parametrize("how", list(Cut))
 def test_publishing_goes_on_while_a_node_is_cut_off_and_it_joins_again(hosts, cluster, how):
     """Our client has the default keep-alive, whose rule takes twice as long as what is allowed here."""

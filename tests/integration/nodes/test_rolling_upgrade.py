@@ -104,6 +104,7 @@ def installed_again(releases: Releases) -> Iterator[None]:
         releases.install("old")
 
 
+@pytest.mark.promise("30.12")
 def test_an_upgrade_by_processes_loses_nothing_and_a_too_new_release_is_refused(
     upgraded: RayHosts, releases: Releases
 ) -> None:

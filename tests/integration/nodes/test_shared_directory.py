@@ -25,6 +25,7 @@ def publish(client, topic, payloads):
     return [producer.send(payload) for payload in payloads]
 
 
+@pytest.mark.promise("30.15")
 def test_bookies_go_on_on_other_nodes_and_a_second_start_finds_everything(hosts, directory):
     with hosts.start_cluster(brokers=2, bookies=4, data_dir=str(directory), settings=SETTINGS) as cluster:
         before = cluster.places()
@@ -74,6 +75,7 @@ def test_a_bookie_of_a_node_that_is_cut_off_waits_until_its_old_process_is_gone(
             assert [reader.read_next(20_000).message_id() for _ in sent] == sent
 
 
+@pytest.mark.promise("30.15")
 def test_a_copy_of_a_bookie_is_refused_and_named(hosts):
     with hosts.start_cluster(brokers=1, bookies=3) as cluster:
         directory = cluster.data_directory

@@ -43,7 +43,7 @@ def shut(stage: Stage, label: str, peer: Peer, number: int) -> None:
     stage.ask(label, peer, CommandCloseProducer(producer_id=number))
 
 
-@scenario()
+@scenario(promises=("4.2",))
 def beside_an_exclusive_producer_all_others_are_refused(stage: Stage) -> None:
     """Exclusive first, then one of each mode that does not wait."""
     topic, peer = stage.found_topic(), stage.peer()
@@ -77,7 +77,7 @@ def a_waiting_producer_gets_access_when_the_holder_closes(stage: Stage) -> None:
     statistics(stage, "it publishes")
 
 
-@scenario()
+@scenario(promises=("4.5",))
 def producers_wait_in_the_order_in_which_they_came(stage: Stage) -> None:
     """Two wait. The end of a connection hands access on like a close."""
     topic = stage.found_topic()
@@ -92,7 +92,7 @@ def producers_wait_in_the_order_in_which_they_came(stage: Stage) -> None:
     stage.next_frame("the second has access", second, BaseCommand.PRODUCER_SUCCESS)
 
 
-@scenario()
+@scenario(promises=("4.8",))
 def beside_a_shared_producer_one_waits_and_no_shared_one_comes_in(stage: Stage) -> None:
     """A producer that waits keeps newcomers out."""
     topic, peer, waits = stage.found_topic(), stage.peer(), stage.peer()
@@ -103,7 +103,7 @@ def beside_a_shared_producer_one_waits_and_no_shared_one_comes_in(stage: Stage) 
     stage.next_frame("access is granted", waits, BaseCommand.PRODUCER_SUCCESS)
 
 
-@scenario()
+@scenario(promises=("4.4",))
 def fencing_takes_access_from_the_holder_and_from_those_that_wait(stage: Stage) -> None:
     """ExclusiveWithFencing has access at once, with the next epoch."""
     topic, waits, new = stage.found_topic(), stage.peer(), stage.peer()
@@ -155,7 +155,7 @@ def shared_producers_are_told_the_epoch_once_there_is_one(stage: Stage) -> None:
     stage.ask("a shared one again", peer, producer(topic, 3, Shared))
 
 
-@scenario()
+@scenario(promises=("4.2",))
 def the_official_client_sees_each_refusal_as_its_own_error(stage: Stage) -> None:
     """Errors of create_producer beside an exclusive and beside a shared producer."""
     client = stage.client()

@@ -113,7 +113,7 @@ def an_acknowledgement_in_a_transaction_needs_transactions(stage: Stage) -> None
     stage.http("statistics", "GET", TOPIC + "/stats", only=COUNTS)
 
 
-@scenario()
+@scenario(promises=("5.3", "19.10"))
 def cumulative_acknowledgement_by_type(stage: Stage) -> None:
     """The official client, on each type: two of three messages at once."""
     consumers = {name: stage.client().subscribe(stage.topic(), name, kind) for name, kind in TYPES.items()}
@@ -127,7 +127,7 @@ def cumulative_acknowledgement_by_type(stage: Stage) -> None:
     stage.http("statistics", "GET", TOPIC + "/stats", only=backlogs)
 
 
-@scenario()
+@scenario(promises=("5.3",))
 def a_cumulative_acknowledgement_on_key_shared_is_without_effect(stage: Stage) -> None:
     """By raw frames; a receipt comes all the same."""
     peer = consuming(stage, CommandSubscribe.Key_Shared, 1)
@@ -136,7 +136,7 @@ def a_cumulative_acknowledgement_on_key_shared_is_without_effect(stage: Stage) -
     stage.http("statistics", "GET", TOPIC + "/stats", only=[*COUNTS, *OF_CONSUMERS])
 
 
-@scenario()
+@scenario(promises=("6.4", "6.5"))
 def a_negative_acknowledgement_by_type(stage: Stage) -> None:
     """The official client, on each type: the second of three messages, after the third was acknowledged."""
     consumers = {
@@ -154,7 +154,7 @@ def a_negative_acknowledgement_by_type(stage: Stage) -> None:
         stage.nothing(f"{name}: no more", consumer)
 
 
-@scenario()
+@scenario(promises=("1.5", "7.2"))
 def what_is_not_acknowledged_in_time_comes_again(stage: Stage) -> None:
     """The official client's shortest time-out, ten seconds, on Shared."""
     consumer = stage.client().subscribe(
@@ -170,7 +170,7 @@ def what_is_not_acknowledged_in_time_comes_again(stage: Stage) -> None:
     stage.http("statistics", "GET", TOPIC + "/stats", only=[*COUNTS, *OF_CONSUMERS])
 
 
-@scenario()
+@scenario(promises=("32.14",))
 def holes_in_what_is_acknowledged_are_counted(stage: Stage) -> None:
     """Three holes, seen in both kinds of statistics, and what is left of them when the first one closes."""
     consumer = stage.client().subscribe(stage.topic(), "s", consumer_name="c", **SHARED)
@@ -190,7 +190,7 @@ def holes_in_what_is_acknowledged_are_counted(stage: Stage) -> None:
     stage.http("internal with two", "GET", TOPIC + "/internalStats", only=internal)
 
 
-@scenario()
+@scenario(promises=("5.1",))
 def holes_survive_an_unload(stage: Stage) -> None:
     """What was acknowledged alone stays so, and the rest comes without a count."""
     consumer = stage.client().subscribe(stage.topic(), "s", consumer_name="c", **SHARED)
@@ -235,7 +235,7 @@ def a_consumer_may_acknowledge_what_another_holds(stage: Stage) -> None:
     stage.http("statistics after", "GET", TOPIC + "/stats", only=shown)
 
 
-@scenario()
+@scenario(promises=("20.9",))
 def a_consumer_with_too_many_unacknowledged_messages_waits(stage: Stage) -> None:
     """Shared, with a bound of four: when it stops, how many acknowledgements let it go on, and the statistics."""
     peer, ids = at_its_bound(stage, 10)

@@ -75,7 +75,7 @@ def _by_index_over_a_restart(stage: Stage, *, by_index: bool, kind: Any) -> None
         consumer.acknowledge(message)
 
 
-@scenario(BATCH_INDEX)
+@scenario(BATCH_INDEX, promises=("12.5",))
 def messages_of_a_batch_stay_acknowledged_when_their_consumer_restarts(stage: Stage) -> None:
     """Both switches are on; Shared."""
     _by_index_over_a_restart(stage, by_index=True, kind=SHARED)
@@ -91,7 +91,7 @@ def messages_of_a_batch_stay_acknowledged_on_exclusive(stage: Stage) -> None:
     stage.http("statistics", "GET", TOPIC + "/stats", only=COUNTS)
 
 
-@scenario(BATCH_INDEX)
+@scenario(BATCH_INDEX, promises=("12.2", "12.3"))
 def without_the_consumers_switch_the_whole_batch_comes_again(stage: Stage) -> None:
     """The broker's switch alone; Shared."""
     _by_index_over_a_restart(stage, by_index=False, kind=SHARED)
@@ -99,7 +99,7 @@ def without_the_consumers_switch_the_whole_batch_comes_again(stage: Stage) -> No
     stage.http("statistics", "GET", TOPIC + "/stats", only=[*COUNTS, *OF_CONSUMERS])
 
 
-@scenario()
+@scenario(promises=("12.1", "12.3"))
 def without_the_brokers_switch_the_whole_batch_comes_again(stage: Stage) -> None:
     """The consumer's switch alone; Shared."""
     client, consumer = subscribe(stage, SHARED, by_index=True)
@@ -131,7 +131,7 @@ def messages_of_a_batch_stay_acknowledged_over_an_unload(stage: Stage) -> None:
     stage.http("statistics", "GET", TOPIC + "/stats", only=[*COUNTS, *OF_CONSUMERS])
 
 
-@scenario(BATCH_INDEX)
+@scenario(BATCH_INDEX, promises=("5.2",))
 def a_cumulative_acknowledgement_ends_inside_a_batch(stage: Stage) -> None:
     """Exclusive, with the consumer's switch on and off; then the consumer restarts."""
     for by_index, name in ((True, "on"), (False, "off")):
@@ -149,7 +149,7 @@ def a_cumulative_acknowledgement_ends_inside_a_batch(stage: Stage) -> None:
         stage.nothing(f"{name}: no more", consumer)
 
 
-@scenario(BATCH_INDEX)
+@scenario(BATCH_INDEX, promises=("6.8",))
 def a_negative_acknowledgement_of_one_message_of_a_batch(stage: Stage) -> None:
     """Shared: one message is acknowledged, another one refused; what comes again, and with which count."""
     _, consumer = subscribe(stage, SHARED, by_index=True)

@@ -8,7 +8,7 @@ from ..stage import Stage
 TOPIC = "/admin/v2/persistent/{ns}/topic"
 
 
-@scenario()
+@scenario(promises=("20.8",))
 def statistics_of_a_topic_with_a_producer_and_a_consumer(stage: Stage) -> None:
     """Every field of a topic's statistics."""
     client = stage.client()
@@ -46,7 +46,7 @@ def a_topic_is_created_used_and_deleted(stage: Stage) -> None:
     stage.http("topics", "GET", "/admin/v2/persistent/{ns}")
 
 
-@scenario()
+@scenario(promises=("16.8",))
 def subscriptions_are_managed_by_the_admin(stage: Stage) -> None:
     """Create, list, reset, skip and delete, also what cannot be."""
     client = stage.client()

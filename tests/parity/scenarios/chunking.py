@@ -40,7 +40,7 @@ def shared(stage: Stage, name: str) -> pulsar.Consumer:
     )  # fmt: skip
 
 
-@scenario()
+@scenario(promises=("13.8",))
 def chunks_of_a_message_arrive_as_one(stage: Stage) -> None:
     """Three chunks, and ordinary messages around them."""
     peer = producing(stage)
@@ -54,7 +54,7 @@ def chunks_of_a_message_arrive_as_one(stage: Stage) -> None:
     stage.nothing("no more", consumer)
 
 
-@scenario()
+@scenario(promises=("13.9",))
 def interwoven_chunks_of_two_producers_are_told_apart(stage: Stage) -> None:
     """Chunks of two messages in turn."""
     one, other = producing(stage, "p"), producing(stage, "q")
@@ -78,7 +78,7 @@ def acknowledging_a_chunked_message_acknowledges_its_chunks(stage: Stage) -> Non
     stage.note("the backlog is empty", True)
 
 
-@scenario()
+@scenario(promises=("13.7",))
 def an_incomplete_message_is_not_delivered_until_its_last_chunk_comes(stage: Stage) -> None:
     """Nothing is handed over before, and its chunks stay in the backlog."""
     peer = producing(stage)
@@ -115,7 +115,7 @@ def a_first_chunk_again_begins_the_message_again(stage: Stage) -> None:
     stage.nothing("no more", consumer)
 
 
-@scenario()
+@scenario(promises=("13.11", "13.12"))
 def beyond_the_bound_the_oldest_message_is_given_up(stage: Stage) -> None:
     """One message at a time may be incomplete; the older one is acknowledged and never comes."""
     peer = producing(stage)
@@ -131,7 +131,7 @@ def beyond_the_bound_the_oldest_message_is_given_up(stage: Stage) -> None:
     stage.note("the backlog is empty", True)
 
 
-@scenario()
+@scenario(promises=("13.10",))
 def chunks_on_shared_go_to_one_consumer(stage: Stage) -> None:
     """Two consumers, and chunks between ordinary messages: one of the two gets the message whole."""
     consumers = [shared(stage, name) for name in ("one", "two")]
@@ -151,7 +151,7 @@ def chunks_on_shared_go_to_one_consumer(stage: Stage) -> None:
     stage.note("what both got", sorted(found))
 
 
-@scenario()
+@scenario(promises=("13.10",))
 def a_consumer_that_comes_back_gets_the_whole_message_again(stage: Stage) -> None:
     """The first consumer leaves without acknowledging."""
     peer = producing(stage)
@@ -164,7 +164,7 @@ def a_consumer_that_comes_back_gets_the_whole_message_again(stage: Stage) -> Non
     stage.receive("again", stage.client().subscribe(stage.topic(), "s", **options))
 
 
-@scenario()
+@scenario(promises=("13.2",))
 def chunking_and_batching_exclude_each_other(stage: Stage) -> None:
     """Both together are refused when the producer is created."""
     client = stage.client()

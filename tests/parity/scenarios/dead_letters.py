@@ -16,7 +16,7 @@ def _until_dead(stage: Stage, consumer: pulsar.Consumer, deliveries: int) -> Non
         consumer.negative_acknowledge(got[0])
 
 
-@scenario()
+@scenario(promises=("9.1",))
 def a_message_becomes_a_dead_letter_after_its_redeliveries(stage: Stage) -> None:
     """Two redeliveries, the default name, and the properties of the copy."""
     client = stage.client()
@@ -35,7 +35,7 @@ def a_message_becomes_a_dead_letter_after_its_redeliveries(stage: Stage) -> None
     stage.http("subscriptions of the dead letter topic", "GET", "/admin/v2/persistent/{ns}/topic-s-DLQ/subscriptions")
 
 
-@scenario()
+@scenario(promises=("9.3", "9.8"))
 def an_initial_subscription_keeps_dead_letters(stage: Stage) -> None:
     """The subscription is there before the first message of the dead letter topic."""
     client = stage.client()
@@ -52,7 +52,7 @@ def an_initial_subscription_keeps_dead_letters(stage: Stage) -> None:
     stage.until(lambda: stage.stats()["subscriptions"]["s"]["msgBacklog"] == 0)
 
 
-@scenario()
+@scenario(promises=("9.8",))
 def a_producer_may_name_an_initial_subscription(stage: Stage) -> None:
     """By raw frames: on a new topic, and again on the same topic with another name."""
     topic, peer = stage.found_topic(), stage.peer()
@@ -64,7 +64,7 @@ def a_producer_may_name_an_initial_subscription(stage: Stage) -> None:
     stage.ask("a consumer takes it", peer, CommandSubscribe(topic=topic, subscription="one", consumer_id=3, subType=1))
 
 
-@scenario(NO_CREATION)
+@scenario(NO_CREATION, promises=("9.9",))
 def an_initial_subscription_is_refused_where_none_are_created(stage: Stage) -> None:
     """By raw frames, where subscriptions are not created by themselves."""
     stage.admin("PUT", "/admin/v2/persistent/{ns}/topic")

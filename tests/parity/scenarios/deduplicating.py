@@ -145,7 +145,7 @@ def an_application_repeats_what_it_is_not_sure_of(stage: Stage) -> None:
     _content(stage, "stored", 5)
 
 
-@scenario()
+@scenario(promises=("27.3",))
 def a_topic_may_differ_from_its_namespace(stage: Stage) -> None:
     """A duplicate where the topic says no, and where the namespace says no and the topic yes."""
     for label, of_topic in (("topic off", False), ("topic on", True)):

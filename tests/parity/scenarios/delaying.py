@@ -67,7 +67,7 @@ def only_shared_types_wait(stage: Stage) -> None:
         stage.nothing(f"{kind} gets no more", consumer, 100)
 
 
-@scenario()
+@scenario(promises=("28.2",))
 def statistics_count_what_is_held_back(stage: Stage) -> None:
     """`msgDelayed`, the backlog, and both after the messages were skipped."""
     consumer = stage.client().subscribe(stage.topic(), "s", consumer_type=pulsar.ConsumerType.Shared)
@@ -84,7 +84,7 @@ def statistics_count_what_is_held_back(stage: Stage) -> None:
     stage.http("statistics of backlogs then", "GET", f"{TOPIC}/stats", only=shown[:1])
 
 
-@scenario()
+@scenario(promises=("28.2",))
 def an_acknowledgement_cancels_a_delayed_message(stage: Stage) -> None:
     """By raw frames: the message was never delivered. It leaves the backlog, and is not held back after an unload."""
     topic, peer = stage.found_topic(), stage.peer()
@@ -133,7 +133,7 @@ def a_policy_bounds_the_delay(stage: Stage) -> None:
     stage.step("the official client within it", producer.send, b"near", deliver_after=_ms(1000))
 
 
-@scenario()
+@scenario(promises=("28.4",))
 def delays_can_be_switched_off(stage: Stage) -> None:
     """Then a message of the year 2100 comes at once, also to a Shared consumer."""
     assert stage.admin("POST", POLICY, {"active": False, "tickTime": 1000}).status == 204

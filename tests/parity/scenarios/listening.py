@@ -15,7 +15,7 @@ NAMES = [
 ]
 
 
-@scenario(LISTENERS)
+@scenario(LISTENERS, promises=("30.18",))
 def lookups_answer_the_address_of_a_listener(stage: Stage) -> None:
     """LOOKUP without a listener, with each of two, and with names that no listener has."""
     stage.admin("PUT", "/admin/v2/persistent/{ns}/topic")
@@ -26,7 +26,7 @@ def lookups_answer_the_address_of_a_listener(stage: Stage) -> None:
         stage.ask(label, peer, request)
 
 
-@scenario(LISTENERS)
+@scenario(LISTENERS, promises=("30.18",))
 def the_admin_answers_the_address_of_a_listener(stage: Stage) -> None:
     """The HTTP lookup with `listenerName`. It names the host of the address, as a lookup of a client does."""
     stage.admin("PUT", "/admin/v2/persistent/{ns}/topic")
@@ -37,7 +37,7 @@ def the_admin_answers_the_address_of_a_listener(stage: Stage) -> None:
         stage.note(label, f"{found.status} {stage.names.text(str(body.get('brokerUrl', '')))}")
 
 
-@scenario(LISTENERS)
+@scenario(LISTENERS, promises=("31.13",))
 def a_client_uses_the_listener_that_it_names(stage: Stage) -> None:
     """The official client and ours publish and read by the internal listener."""
     stage.admin("PUT", "/admin/v2/persistent/{ns}/topic")

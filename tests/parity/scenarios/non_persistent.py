@@ -33,7 +33,7 @@ def _connected(stage: Stage, *names: str) -> bool:
     return all(found.get(name, {}).get("consumers", [{}])[0].get("availablePermits", 0) > 0 for name in names)
 
 
-@scenario()
+@scenario(promises=("24.1",))
 def a_message_goes_to_those_who_are_connected(stage: Stage) -> None:
     """Before, while and after a consumer is connected."""
     client, topic = stage.client(), stage.topic(domain=DOMAIN)
@@ -52,7 +52,7 @@ def a_message_goes_to_those_who_are_connected(stage: Stage) -> None:
     stage.nothing("s gets nothing of what it missed", again)
 
 
-@scenario()
+@scenario(promises=("24.5",))
 def each_subscription_type_delivers(stage: Stage) -> None:
     """Shared in turns, Failover to the active one, Key_Shared by key, Exclusive to one."""
     client, topic = stage.client(), stage.topic(domain=DOMAIN)
@@ -97,7 +97,7 @@ def each_subscription_type_delivers(stage: Stage) -> None:
     )
 
 
-@scenario()
+@scenario(promises=("24.2",))
 def what_has_no_permits_is_dropped_and_counted(stage: Stage) -> None:
     """By raw frames: two permits for four messages, then more permits."""
     topic, peer = stage.found_topic(domain=DOMAIN), stage.peer()
@@ -147,7 +147,7 @@ def commands_on_a_non_persistent_topic(stage: Stage) -> None:
     stage.http("subscriptions", "GET", TOPIC + "/subscriptions")
 
 
-@scenario()
+@scenario(promises=("24.8",))
 def subscriptions_of_a_non_persistent_topic_live_as_long_as_it(stage: Stage) -> None:
     """Durable ones and readers, when their consumers have left; and the admin's paths of them."""
     client, topic = stage.client(), stage.topic(domain=DOMAIN)
@@ -167,7 +167,7 @@ def subscriptions_of_a_non_persistent_topic_live_as_long_as_it(stage: Stage) -> 
     stage.http("delete again", "DELETE", TOPIC + "/subscription/s")
 
 
-@scenario()
+@scenario(promises=("24.8",))
 def non_persistent_topics_in_the_admin(stage: Stage) -> None:
     """Paths of topics without partitions."""
     for path in ("/stats", "/internalStats", "/partitions", "/subscriptions"):
@@ -192,7 +192,7 @@ def non_persistent_topics_in_the_admin(stage: Stage) -> None:
     stage.http("unload", "PUT", TOPIC + "/unload")
 
 
-@scenario()
+@scenario(promises=("24.8",))
 def partitioned_non_persistent_topics(stage: Stage) -> None:
     """Created, listed, used, grown and deleted."""
     stage.http("create", "PUT", TOPIC + "/partitions", 2)
@@ -245,7 +245,7 @@ def without_automatic_creation_no_non_persistent_topic(stage: Stage) -> None:
     stage.ask("a consumer", peer, CommandSubscribe(topic=topic, subscription="s", subType=0, consumer_id=1))
 
 
-@scenario(PERSISTENT_ONLY)
+@scenario(PERSISTENT_ONLY, promises=("24.7",))
 def non_persistent_topics_can_be_switched_off(stage: Stage) -> None:
     """With `enableNonPersistentTopics=false`."""
     topic, peer = stage.found_topic(domain=DOMAIN), stage.peer()

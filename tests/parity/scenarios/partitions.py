@@ -8,7 +8,7 @@ from ..stage import Stage
 TOPIC = "/admin/v2/persistent/{ns}/topic"
 
 
-@scenario()
+@scenario(promises=("23.3",))
 def partitioned_topics_are_created_grown_and_deleted(stage: Stage) -> None:
     """Statuses and bodies of the admin's paths, the impossible ones, too."""
     stage.http("of a missing topic", "GET", TOPIC + "/partitions")
@@ -49,7 +49,7 @@ def topics_without_partitions_are_not_partitioned(stage: Stage) -> None:
     stage.http("topics", "GET", "/admin/v2/persistent/{ns}")
 
 
-@scenario()
+@scenario(promises=("23.5", "23.6", "23.7"))
 def keys_choose_partitions_and_others_take_turns(stage: Stage) -> None:
     """With the usual hash, by turns, and one for all."""
     stage.admin("PUT", TOPIC + "/partitions", 4)

@@ -4,7 +4,7 @@ from ..registry import scenario
 from ..stage import Stage
 
 
-@scenario()
+@scenario(promises=("32.6",))
 def permissions_are_stored(stage: Stage) -> None:
     """Of a namespace, its topics and subscriptions; given with a new namespace, added and taken away."""
     grants = {
@@ -52,7 +52,7 @@ def permissions_are_stored(stage: Stage) -> None:
     stage.http("permissions left", "GET", f"{topic}/permissions")
 
 
-@scenario()
+@scenario(promises=("32.1", "32.6"))
 def the_tool_grants_permissions(stage: Stage) -> None:
     """As start scripts do."""
     topic = "persistent://{ns}/topic"
@@ -70,7 +70,7 @@ def the_tool_grants_permissions(stage: Stage) -> None:
     stage.pulsar_admin(f"topics permissions {topic}")
 
 
-@scenario()
+@scenario(promises=("31.21",))
 def there_is_one_cluster(stage: Stage) -> None:
     """It cannot be created again. A message for other clusters is stored."""
     stage.http("create it again", "PUT", "/admin/v2/clusters/standalone", {"serviceUrl": "http://127.0.0.1:1"})

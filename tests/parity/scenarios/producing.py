@@ -23,7 +23,7 @@ def a_producer_name_is_taken_while_its_producer_lives(stage: Stage) -> None:
     stage.step("the name again", client.create_producer, stage.topic(), producer_name="chosen")
 
 
-@scenario()
+@scenario(promises=("2.4",))
 def producers_without_a_name_get_one_each(stage: Stage) -> None:
     """The broker makes up a name, with the cluster's name in front."""
     client = stage.client()
@@ -42,7 +42,7 @@ def a_producer_id_that_is_taken_is_answered_as_its_first_time(stage: Stage) -> N
     stage.settle("what else came", peer)
 
 
-@scenario()
+@scenario(promises=("2.2", "2.3"))
 def everything_that_a_message_carries_arrives(stage: Stage) -> None:
     """Keys, properties, event time, empty and long payloads, and the id of each."""
     client = stage.client()
@@ -57,7 +57,7 @@ def everything_that_a_message_carries_arrives(stage: Stage) -> None:
     stage.nothing("no more", consumer)
 
 
-@scenario()
+@scenario(promises=("11.1",))
 def messages_of_a_batch_share_an_entry(stage: Stage) -> None:
     """Ids with a batch index, for each compression."""
     client = stage.client()
@@ -80,7 +80,7 @@ def messages_of_a_batch_share_an_entry(stage: Stage) -> None:
     stage.receive("all", consumer, 15)
 
 
-@scenario()
+@scenario(promises=("2.7",))
 def a_producer_goes_on_at_its_sequence_id(stage: Stage) -> None:
     """What the client says of sequence ids, without deduplication."""
     client = stage.client()
@@ -96,7 +96,7 @@ def a_producer_goes_on_at_its_sequence_id(stage: Stage) -> None:
     stage.step("its sequence id", first.last_sequence_id)
 
 
-@scenario()
+@scenario(promises=("2.16",))
 def a_message_above_the_largest_size_is_refused(stage: Stage) -> None:
     """By the official client, and by the broker when raw frames bring it."""
     client = stage.client()
@@ -110,7 +110,7 @@ def a_message_above_the_largest_size_is_refused(stage: Stage) -> None:
     stage.next_frame("by raw frames", peer)
 
 
-@scenario()
+@scenario(promises=("2.9",))
 def receipts_name_sequence_ids_and_places(stage: Stage) -> None:
     """Raw entries, one by one and as a batch."""
     topic, peer = stage.found_topic(), stage.peer()

@@ -47,7 +47,7 @@ def a_reader_can_seek(stage: Stage) -> None:
     stage.receive("all once more", reader, 4)
 
 
-@scenario()
+@scenario(promises=("21.5",))
 def a_reader_leaves_no_subscription(stage: Stage) -> None:
     """Its subscription is there while it lives, and not durable."""
     client = stage.client()

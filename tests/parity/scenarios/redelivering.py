@@ -51,7 +51,7 @@ def redelivery_of_all_begins_at_the_first_unacknowledged(stage: Stage) -> None:
         stage.nothing(f"{name}: no more", consumer)
 
 
-@scenario()
+@scenario(promises=("1.7",))
 def what_a_lost_consumer_held_goes_to_the_others(stage: Stage) -> None:
     """Shared: the other consumer gets it, with a count."""
     one, two = stage.client(), stage.client()

@@ -283,7 +283,7 @@ def clients_bring_their_schemas(stage: Stage) -> None:
     subscribe("then a consumer may", wire(record(A)), 7, used)
 
 
-@scenario()
+@scenario(promises=("33.5",))
 def schemas_may_be_frozen_and_demanded(stage: Stage) -> None:
     """`isAllowAutoUpdateSchema` and `schemaValidationEnforced` of a namespace."""
     topic, peer = stage.found_topic(), stage.peer()

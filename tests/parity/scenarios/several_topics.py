@@ -20,7 +20,7 @@ def _send(client: pulsar.Client, topic: str, *contents: bytes) -> None:
     producer.close()
 
 
-@scenario()
+@scenario(promises=("22.1",))
 def a_list_of_topics_is_one_consumer(stage: Stage) -> None:
     """Two topics, one of them in partitions, and the order of each."""
     client = stage.client()
@@ -36,7 +36,7 @@ def a_list_of_topics_is_one_consumer(stage: Stage) -> None:
     stage.http("subscriptions of the other", "GET", "/admin/v2/persistent/{ns}/parts/subscriptions")
 
 
-@scenario()
+@scenario(promises=("22.1",))
 def a_pattern_takes_the_topics_that_match(stage: Stage) -> None:
     """Plain topics, partitions, and topics that do not match."""
     client = stage.client()
@@ -52,7 +52,7 @@ def a_pattern_takes_the_topics_that_match(stage: Stage) -> None:
     stage.http("nobody subscribed to the rest", "GET", "/admin/v2/persistent/{ns}/out-1/subscriptions")
 
 
-@scenario()
+@scenario(promises=("31.5",))
 def a_seek_of_several_topics_moves_them_all(stage: Stage) -> None:
     """To a time and to the earliest; the last message id of several topics is refused."""
     client = stage.client()
@@ -97,7 +97,7 @@ def topics_of_a_namespace_are_listed_to_clients(stage: Stage) -> None:
     stage.note("of a missing namespace", sorted(missing.command.getTopicsOfNamespaceResponse.topics))
 
 
-@scenario()
+@scenario(promises=("31.1",))
 def a_table_view_has_the_last_value_of_each_key(stage: Stage) -> None:
     """Values, deleted keys, messages without a key, changes."""
     client = stage.client()
@@ -122,7 +122,7 @@ def a_table_view_has_the_last_value_of_each_key(stage: Stage) -> None:
     stage.note("what it heard", sorted(seen))
 
 
-@scenario()
+@scenario(promises=("31.3",))
 def a_null_value_is_told_from_an_empty_one(stage: Stage) -> None:
     """By the official client, alone and in a batch."""
     client = stage.client()
@@ -135,7 +135,7 @@ def a_null_value_is_told_from_an_empty_one(stage: Stage) -> None:
         stage.note(f"batching {batching}", [(one.data(), one.has_null_value()) for one in got])
 
 
-@scenario()
+@scenario(promises=("31.2",))
 def a_batch_receive_ends_at_its_limits(stage: Stage) -> None:
     """By number of messages, by bytes and by time."""
     client = stage.client()
@@ -153,7 +153,7 @@ def a_batch_receive_ends_at_its_limits(stage: Stage) -> None:
         consumer.close()
 
 
-@scenario()
+@scenario(promises=("14.5",))
 def a_listener_pauses_and_resumes(stage: Stage) -> None:
     """Messages wait while it is paused; receive is refused."""
     client = stage.client()

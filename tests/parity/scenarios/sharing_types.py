@@ -73,7 +73,7 @@ def _subscribe(stage: Stage, label: str, peer: Peer, number: int, kind: int, **f
     return stage.ask(label, peer, command)
 
 
-@scenario()
+@scenario(promises=("17.3", "17.10"))
 def failover_goes_to_the_next_consumer_behind_what_is_acknowledged(stage: Stage) -> None:
     """The active consumer acknowledges some messages and leaves; the one that stood by gets the others."""
     first = _consumer(stage, "the first", "a", FAILOVER)
@@ -86,7 +86,7 @@ def failover_goes_to_the_next_consumer_behind_what_is_acknowledged(stage: Stage)
     stage.receive("what the second gets", second, 3)
 
 
-@scenario()
+@scenario(promises=("17.2",))
 def failover_divides_partitions_by_the_order_of_names(stage: Stage) -> None:
     """Three consumers of a topic with three partitions have one each."""
     stage.admin("PUT", "/admin/v2/persistent/{ns}/topic/partitions", 3)
@@ -102,7 +102,7 @@ def failover_divides_partitions_by_the_order_of_names(stage: Stage) -> None:
         stage.note(f"the active consumer of partition {partition}", found["activeConsumerName"])
 
 
-@scenario()
+@scenario(promises=("17.4", "31.4"))
 def failover_takes_the_best_priority_level(stage: Stage) -> None:
     """Of a partition's consumers only those of the smallest priority level may be active."""
     stage.admin("PUT", "/admin/v2/persistent/{ns}/topic/partitions", 1)
@@ -131,7 +131,7 @@ def failover_tells_the_only_consumer_that_it_is_active(stage: Stage) -> None:
     stage.settle("nothing else", peer)
 
 
-@scenario()
+@scenario(promises=("31.8",))
 def failover_tells_the_one_left_that_it_is_active(stage: Stage) -> None:
     """ACTIVE_CONSUMER_CHANGE when the active consumer has left, by raw frames."""
     stage.admin("PUT", "/admin/v2/persistent/{ns}/topic/partitions", 1)
@@ -147,7 +147,7 @@ def failover_tells_the_one_left_that_it_is_active(stage: Stage) -> None:
     stage.next_frame("news for the second", peer, BaseCommand.ACTIVE_CONSUMER_CHANGE)
 
 
-@scenario()
+@scenario(promises=("16.4",))
 def another_type_than_the_connected_one_is_refused(stage: Stage) -> None:
     """Consumers of the other types, by raw frames, while a Failover consumer is connected."""
     stage.found_topic()
@@ -159,7 +159,7 @@ def another_type_than_the_connected_one_is_refused(stage: Stage) -> None:
     _subscribe(stage, "Key_Shared again", peer, 5, 3)
 
 
-@scenario()
+@scenario(promises=("18.12",))
 def keys_are_split_by_consistent_hashing(stage: Stage) -> None:
     """Which of two consumers gets which key, in which order."""
     consumers = {name: _consumer(stage, name, name, KEY_SHARED) for name in ("c1", "c2")}
@@ -168,7 +168,7 @@ def keys_are_split_by_consistent_hashing(stage: Stage) -> None:
         stage.note(f"what {name} gets", [f"{key}={value}" for key, value in got])
 
 
-@scenario()
+@scenario(promises=("18.2",))
 def the_ordering_key_comes_before_the_key(stage: Stage) -> None:
     """Messages of many keys and one ordering key go to one consumer."""
     consumers = {name: _consumer(stage, name, name, KEY_SHARED) for name in ("c1", "c2", "c3")}
@@ -177,7 +177,7 @@ def the_ordering_key_comes_before_the_key(stage: Stage) -> None:
         stage.note(f"how many {name} gets", len(got))
 
 
-@scenario()
+@scenario(promises=("19.1",))
 def a_key_that_moves_waits_for_its_old_consumer(stage: Stage) -> None:
     """A second consumer joins while the first holds messages of all keys; then the first acknowledges them."""
     first = _consumer(stage, "the first", "c1", KEY_SHARED)
@@ -192,7 +192,7 @@ def a_key_that_moves_waits_for_its_old_consumer(stage: Stage) -> None:
         stage.note(f"what {name} gets", [f"{key}={value}" for key, value in sorted(got, key=lambda one: int(one[1]))])
 
 
-@scenario()
+@scenario(promises=("18.13",))
 def statistics_of_key_shared_consumers(stage: Stage) -> None:
     """Ranges of two consumers, and the hashes that drain."""
     first = _consumer(stage, "the first", "c1", KEY_SHARED)
@@ -215,7 +215,7 @@ def statistics_of_key_shared_consumers(stage: Stage) -> None:
     stage.note("the subscription", [f"{field}={found[field]}" for field in shown])
 
 
-@scenario()
+@scenario(promises=("18.1",))
 def a_negative_acknowledgement_on_key_shared_brings_back_one_message(stage: Stage) -> None:
     """The same consumer gets it again, with a redelivery count."""
     consumer = _consumer(stage, "the consumer", "c1", KEY_SHARED, negative_ack_redelivery_delay_ms=100)
@@ -226,7 +226,7 @@ def a_negative_acknowledgement_on_key_shared_brings_back_one_message(stage: Stag
     stage.nothing("nothing else", consumer)
 
 
-@scenario()
+@scenario(promises=("18.16",))
 def sticky_ranges_decide_who_gets_a_key(stage: Stage) -> None:
     """Two consumers with ranges; a third one's overlap."""
     low = _consumer(stage, "low", "low", KEY_SHARED, key_shared_policy=_sticky((0, 32767)))
@@ -237,7 +237,7 @@ def sticky_ranges_decide_who_gets_a_key(stage: Stage) -> None:
         stage.note(f"what {name} gets", [f"{key}={value}" for key, value in got])
 
 
-@scenario()
+@scenario(promises=("18.17",))
 def impossible_sticky_ranges_are_refused(stage: Stage) -> None:
     """By raw frames, as clients check most of it themselves."""
     stage.found_topic()

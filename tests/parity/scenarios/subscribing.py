@@ -57,7 +57,7 @@ def _filled(stage: Stage, client: pulsar.Client, count: int, name: str = "topic"
     return [producer.send(b"%d" % number) for number in range(count)]
 
 
-@scenario()
+@scenario(promises=("16.3",))
 def another_type_is_refused_while_consumers_are_connected(stage: Stage) -> None:
     """Shared first, then the others; after the last one has left any type may come."""
     client = stage.client()
@@ -71,7 +71,7 @@ def another_type_is_refused_while_consumers_are_connected(stage: Stage) -> None:
     stage.step("Exclusive when all have left", client.subscribe, stage.topic(), "s", consumer_type=kinds.Exclusive)
 
 
-@scenario()
+@scenario(promises=("1.2",))
 def a_subscription_goes_on_after_what_was_acknowledged(stage: Stage) -> None:
     """One by one, cumulatively, and with a hole."""
     client = stage.client()
@@ -88,7 +88,7 @@ def a_subscription_goes_on_after_what_was_acknowledged(stage: Stage) -> None:
     stage.http("backlog", "GET", STATS, only=[".subscriptions.s.msgBacklog", ".subscriptions.s.unackedMessages"])
 
 
-@scenario()
+@scenario(promises=("31.5",))
 def seeking_moves_a_subscription(stage: Stage) -> None:
     """To an id, to the ends, to a time; acknowledged messages come again."""
     client = stage.client()
@@ -178,7 +178,7 @@ def commands_of_an_unknown_consumer_are_refused(stage: Stage) -> None:
         stage.settle(label, peer)
 
 
-@scenario()
+@scenario(promises=("16.5",))
 def a_subscribe_command_with_impossible_fields_is_refused(stage: Stage) -> None:
     """Names and combinations that cannot be, by raw frames."""
     topic, peer = stage.found_topic(), stage.peer()
@@ -196,7 +196,7 @@ def a_subscribe_command_with_impossible_fields_is_refused(stage: Stage) -> None:
     stage.http("subscriptions", "GET", "/admin/v2/persistent/{ns}/topic/subscriptions")
 
 
-@scenario()
+@scenario(promises=("14.1",))
 def messages_come_only_for_permits(stage: Stage) -> None:
     """By raw frames: nothing without permits, one for each, and a batch for one permit or less."""
     topic, peer = stage.found_topic(), stage.peer()

@@ -4,7 +4,7 @@ from ..registry import scenario
 from ..stage import Stage
 
 
-@scenario()
+@scenario(promises=("32.1", "32.4"))
 def the_tool_looks_at_the_cluster(stage: Stage) -> None:
     """Names of the cluster, its brokers and bookies, and their health."""
     stage.pulsar_admin("clusters list", only=["", ".clusterName"])
@@ -20,7 +20,7 @@ def the_tool_looks_at_the_cluster(stage: Stage) -> None:
     stage.pulsar_admin("bookies racks-placement")
 
 
-@scenario()
+@scenario(promises=("32.1", "32.3"))
 def the_tool_asks_for_settings_of_brokers(stage: Stage) -> None:
     """Settings are read; one that is not dynamic is not changed."""
     stage.pulsar_admin("brokers get-runtime-config", only=[".clusterName", ".maxMessageSize", ".defaultNumPartitions"])
@@ -30,7 +30,7 @@ def the_tool_asks_for_settings_of_brokers(stage: Stage) -> None:
     stage.pulsar_admin("bookies get-bookie-rack -b missing")
 
 
-@scenario()
+@scenario(promises=("32.1",))
 def the_tool_manages_tenants(stage: Stage) -> None:
     """A tenant is created, changed and deleted; a second creation and what is missing are refused."""
     stage.pulsar_admin("tenants create tool-tenant --admin-roles one,two --allowed-clusters standalone")

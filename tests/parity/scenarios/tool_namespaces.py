@@ -4,7 +4,7 @@ from ..registry import scenario
 from ..stage import Stage
 
 
-@scenario()
+@scenario(promises=("32.1",))
 def the_tool_manages_namespaces(stage: Stage) -> None:
     """A namespace is created, listed, looked at and deleted; what is missing, or in use, is refused."""
     stage.pulsar_admin("tenants create tool-spaces")
@@ -28,7 +28,7 @@ def the_tool_manages_namespaces(stage: Stage) -> None:
     stage.pulsar_admin("tenants delete tool-spaces")
 
 
-@scenario()
+@scenario(promises=("32.1",))
 def the_tool_clears_the_subscriptions_of_a_namespace(stage: Stage) -> None:
     """The backlog of all topics goes, of one subscription or of all; then the subscription itself."""
     client = stage.client()
@@ -48,7 +48,7 @@ def the_tool_clears_the_subscriptions_of_a_namespace(stage: Stage) -> None:
     stage.pulsar_admin("topics subscriptions persistent://{ns}/two")
 
 
-@scenario()
+@scenario(promises=("32.1",))
 def the_tool_sets_policies_of_a_namespace(stage: Stage) -> None:
     """Each policy is read while it is not set, then set, read, removed and read again."""
     for name, options in {
@@ -84,7 +84,7 @@ def the_tool_sets_policies_of_a_namespace(stage: Stage) -> None:
         stage.pulsar_admin(f"namespaces get-{get} {{ns}}")
 
 
-@scenario()
+@scenario(promises=("32.1",))
 def the_tool_sets_switches_of_a_namespace(stage: Stage) -> None:
     """Policies that are always set: they are switched on and off."""
     for name, on, off in (

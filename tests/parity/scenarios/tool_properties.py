@@ -6,7 +6,7 @@ from ..registry import scenario
 from ..stage import Stage
 
 
-@scenario()
+@scenario(promises=("32.1", "32.5"))
 def the_tool_manages_properties_of_namespaces(stage: Stage) -> None:
     """One by one and all together; what is missing is empty."""
     stage.pulsar_admin("namespaces get-properties {ns}")
@@ -25,7 +25,7 @@ def the_tool_manages_properties_of_namespaces(stage: Stage) -> None:
     stage.pulsar_admin("namespaces set-property parity/none-such -k e -v f")
 
 
-@scenario()
+@scenario(promises=("32.1", "32.5"))
 def the_tool_manages_properties_of_topics(stage: Stage) -> None:
     """Of a topic with and without partitions: given with its creation, added and removed."""
     topic, parts = "persistent://{ns}/topic", "persistent://{ns}/parts"
@@ -47,7 +47,7 @@ def the_tool_manages_properties_of_topics(stage: Stage) -> None:
     stage.pulsar_admin("topics get-properties non-persistent://{ns}/topic")
 
 
-@scenario()
+@scenario(promises=("32.1", "32.5"))
 def the_tool_trims_topics_and_analyzes_backlogs(stage: Stage) -> None:
     """A backlog with a hole and a batch, from its beginning and from a message on."""
     topic = "persistent://{ns}/topic"

@@ -30,7 +30,7 @@ PATHS = {
 """By policy: the path of the admin, to wait for a change, and the options of the command that sets it."""
 
 
-@scenario()
+@scenario(promises=("32.1",))
 def the_tool_sets_policies_of_a_topic(stage: Stage) -> None:
     """Each policy is set, read, removed and read again."""
     topic = "persistent://{ns}/topic"
@@ -44,7 +44,7 @@ def the_tool_sets_policies_of_a_topic(stage: Stage) -> None:
         stage.pulsar_admin(f"topicPolicies get-{name} {topic}")
 
 
-@scenario()
+@scenario(promises=("32.1",))
 def the_tool_manages_schemas(stage: Stage) -> None:
     """A schema is uploaded, read by version, and deleted."""
     topic = "persistent://{ns}/topic"

@@ -9,7 +9,7 @@ SENT = 5
 INFO = [".ledgers.ledgerId", ".ledgers.isOffloaded", ".cursors.one.markDelete.ledgerId"]
 
 
-@scenario()
+@scenario(promises=("32.1",))
 def the_tool_creates_and_deletes_topics(stage: Stage) -> None:
     """Topics with and without partitions: created, listed, looked up, grown, unloaded, deleted."""
     topic = "persistent://{ns}/topic"
@@ -39,7 +39,7 @@ def the_tool_creates_and_deletes_topics(stage: Stage) -> None:
     stage.pulsar_admin("topics list {ns}")
 
 
-@scenario()
+@scenario(promises=("16.8", "32.1"))
 def the_tool_manages_subscriptions(stage: Stage) -> None:
     """Subscriptions are created, moved, cleared and deleted."""
     topic = "persistent://{ns}/topic"
@@ -71,7 +71,7 @@ def the_tool_manages_subscriptions(stage: Stage) -> None:
     stage.pulsar_admin(f"topics subscriptions {topic}-missing")
 
 
-@scenario()
+@scenario(promises=("32.1", "32.10"))
 def the_tool_looks_at_messages(stage: Stage) -> None:
     """Single messages by number, id and time; the last id; what a subscription has in front of it."""
     topic = "persistent://{ns}/topic"
@@ -87,7 +87,7 @@ def the_tool_looks_at_messages(stage: Stage) -> None:
     stage.pulsar_admin(f"topics get-backlog-size {topic} -m {{ledger}}:{{entry}}", **place)
 
 
-@scenario()
+@scenario(promises=("32.1",))
 def the_tool_reads_statistics(stage: Stage) -> None:
     """Statistics of a topic and of partitions, outside and inside."""
     topic = "persistent://{ns}/topic"
@@ -110,7 +110,7 @@ def the_tool_reads_statistics(stage: Stage) -> None:
     stage.pulsar_admin(f"topics stats {topic}-missing")
 
 
-@scenario()
+@scenario(promises=("32.1", "32.10"))
 def the_tool_ends_topics(stage: Stage) -> None:
     """A topic is terminated, truncated and compacted."""
     topic = "persistent://{ns}/topic"

@@ -29,7 +29,7 @@ COMMIT, ABORT = 21, 22
 NUMBER: dict[str, Any] = {"txnid_most_bits": 0, "txnid_least_bits": 5}
 
 
-@scenario()
+@scenario(promises=("31.21",))
 def a_client_that_begins_a_transaction_hears_that_there_are_none(stage: Stage) -> None:
     """By raw frames, in the order in which the Java client asks: where the coordinators are, then a transaction."""
     peer = stage.peer()
@@ -43,7 +43,7 @@ def a_client_that_begins_a_transaction_hears_that_there_are_none(stage: Stage) -
     stage.ask("the end of a transaction", peer, CommandEndTxn(**NUMBER))
 
 
-@scenario()
+@scenario(promises=("31.21",))
 def a_message_of_a_transaction_is_refused(stage: Stage) -> None:
     """By raw frames. Its number may be 0."""
     topic = stage.found_topic()

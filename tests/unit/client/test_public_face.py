@@ -93,6 +93,7 @@ BY_NAME = {
 """Options of ours: calls take them among their `**options`."""
 
 
+@pytest.mark.promise("13.1")
 @pytest.mark.parametrize(("face", "call", "kind"), CALLS)
 def test_a_call_takes_the_options_that_are_declared(face: Any, call: str, kind: type[Options]) -> None:
     declared = {field.name: field for field in dataclasses.fields(kind)}

@@ -74,6 +74,7 @@ def placed(host: str, machines: list[Machine]) -> dict[str, NodePlan]:
     return {one: layout(host).member(one, run.machine) for one, run in targets.items() if isinstance(run, RunOn)}
 
 
+@pytest.mark.promise("30.19")
 def test_broker_n_listens_on_the_nth_port_wherever_it_runs() -> None:
     nodes = placed("127.0.0.1", [A])
     assert service_urls(nodes) == [f"pulsar://127.0.0.1:{port}" for port in (6650, 6652, 6653)]
@@ -87,6 +88,7 @@ def test_broker_n_listens_on_the_nth_port_wherever_it_runs() -> None:
     assert (nodes["bookie-1"].lost_instance, nodes["bookie-1"].directory) == ("abc", "/data/bookie-1")
 
 
+@pytest.mark.promise("30.19")
 def test_a_wildcard_binds_members_to_their_own_address_and_advertises_it() -> None:
     nodes = placed("0.0.0.0", [A, B])
     assert service_urls(nodes) == ["pulsar://10.0.0.1:6650", "pulsar://10.0.0.2:6652", "pulsar://10.0.0.1:6653"]

@@ -4,6 +4,7 @@ import io
 from dataclasses import asdict
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from magnetar.actors.auditor.service import AuditProgress
@@ -149,6 +150,7 @@ def test_a_bookie_in_limbo_is_read_only_and_says_why() -> None:
     assert "disk full" not in text
 
 
+@pytest.mark.promise("30.12")
 def test_the_version_is_shown_and_while_there_are_several_who_runs_which() -> None:
     coordinator = {"epoch": 3, "host": "h", "port": 1, "in_grace": False, "disk": {}, "version": "1.0"}
     old, new = {"version": "1.0"}, {"version": "1.1"}

@@ -15,6 +15,7 @@ def test_murmur_masked(text: str, value: int) -> None:
     assert murmur3_32(text.encode()) & INT31_MASK == value
 
 
+@pytest.mark.promise("18.4")
 def test_vector_1() -> None:
     value = murmur3_32(b"Order-3459134")
     assert value == 3112179635
@@ -36,6 +37,7 @@ def test_vector_2_joined(text: str, masked: int, remainder: int) -> None:
     assert (value, value % 65535) == (masked, remainder)
 
 
+@pytest.mark.promise("18.13")
 @pytest.mark.parametrize(
     ("point", "masked", "slot"), [("1", 919851442, 2183), ("2", 977177806, 50957), ("100", 793154917, 50348)]
 )
@@ -44,6 +46,7 @@ def test_vector_2_separated(point: str, masked: int, slot: int) -> None:
     assert (value, value % 65535 + 1) == (masked, slot)
 
 
+@pytest.mark.promise("23.12")
 @pytest.mark.parametrize(("text", "value"), [("keykeykeykeykey1", 434058482), ("keykeykey2", 42978643), ("", 0)])
 def test_java_string_hash(text: str, value: int) -> None:
     assert java_string_hash(text) == value

@@ -14,6 +14,7 @@ def metadata(**fields):
     return MessageMetadata(producer_name="p", sequence_id=7, publish_time=1, **fields)
 
 
+@pytest.mark.promise("18.2")
 @pytest.mark.parametrize(
     "fields, expected",
     [
@@ -38,5 +39,6 @@ def test_rubbish_has_the_key_of_none():
     assert sticky_hash(b"rubbish") == murmur3_32(NONE_KEY) & INT31_MASK
 
 
+@pytest.mark.promise("18.4")
 def test_the_order_of_the_page():
     assert sticky_hash(build_entry(metadata(partition_key="Order-3459134"), b"")) == 964695987

@@ -32,6 +32,7 @@ ORDINARY = [
 ]
 
 
+@pytest.mark.promise("25.1", "25.2", "25.5")
 @pytest.mark.parametrize("name", SYSTEM)
 def test_a_name_of_the_page_is_a_system_topic_also_as_a_partition(name: str) -> None:
     assert is_system_topic(name)

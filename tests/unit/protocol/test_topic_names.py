@@ -8,6 +8,7 @@ from magnetar.protocol.errors import InvalidTopicName
 from magnetar.protocol.topics import TopicName, parse_namespace
 
 
+@pytest.mark.promise("15.1", "15.2")
 @pytest.mark.parametrize(
     ("text", "full"),
     [
@@ -25,6 +26,7 @@ def test_full(text: str, full: str) -> None:
     assert TopicName.parse(full) == name
 
 
+@pytest.mark.promise("15.1")
 @pytest.mark.parametrize(
     "text",
     [
@@ -104,6 +106,7 @@ def test_the_innermost_suffix_counts() -> None:
     assert name.without_partition().local_name == "x-partition-1"
 
 
+@pytest.mark.promise("15.4")
 @given(st.text())
 def test_any_text(text: str) -> None:
     try:

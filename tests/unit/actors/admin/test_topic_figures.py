@@ -73,6 +73,7 @@ def test_times_and_sizes_of_a_subscription_are_those_of_its_partitions_and_consu
     assert (shown["lastConsumedFlowTimestamp"], shown["lastMarkDeleteAdvancedTimestamp"]) == (4, 6)
 
 
+@pytest.mark.promise("32.14")
 def test_the_first_ranges_of_a_cursor_are_listed_as_pulsar_writes_them():
     figures = storage_figures(9)
     figures.cursors.append(CursorFigures("s", (1, 0), (1, 9), 5, 2, {}, 9, [(1, 2, 3), (2, 0, 0)], 7))

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from magnetar.actors.broker.backlog import analyze
 from support.servers.broker_bench import TOPIC, BrokerFront, broker_front, filled
 
@@ -24,6 +26,7 @@ async def test_an_analysis_counts_messages_and_leaves_out_what_is_acknowledged()
         await peer.close()
 
 
+@pytest.mark.promise("32.5")
 async def test_an_analysis_ends_at_its_bounds_and_says_so() -> None:
     async with broker_front() as front:
         peer = await filled(front, 7)

@@ -149,6 +149,7 @@ def chunk(key: str, uuid: str, index: int, count: int, published: int = RULES.no
     return build_entry(fields, b"c")
 
 
+@pytest.mark.promise("34.2")
 def test_a_chunked_message_is_kept_or_dropped_with_all_its_chunks():
     old = [chunk("a", "u1", index, 2) for index in range(2)]
     new = [chunk("a", "u2", index, 3) for index in range(3)]
@@ -167,6 +168,7 @@ def test_chunks_of_an_incomplete_message_are_kept_for_an_hour():
     assert compacted([fresh, stale]) == {0: fresh}
 
 
+@pytest.mark.promise("34.4")
 def test_more_keys_than_fit_are_scanned_in_shares_with_the_same_outcome():
     entries = [
         batch([(f"key-{number % 900}", b"%d" % number) for number in range(base, base + 50)])

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandCloseProducer, ServerError
 from support.clients.wire_peer import entry
@@ -16,6 +18,7 @@ async def producer(peer, producer_id, mode, **fields):
     return await peer.producer(TOPIC, producer_id, producer_access_mode=mode, **fields)
 
 
+@pytest.mark.promise("4.2")
 async def test_a_grant_names_its_epoch_and_the_others_get_pulsars_errors():
     async with broker_front() as front:
         peer = await front.peer()
@@ -33,6 +36,7 @@ async def test_a_grant_names_its_epoch_and_the_others_get_pulsars_errors():
         await peer.close()
 
 
+@pytest.mark.promise("4.5")
 async def test_a_waiting_producer_is_answered_at_once_and_again_when_it_has_access():
     async with broker_front() as front:
         peer, other = await front.peer(), await front.peer()
@@ -67,6 +71,7 @@ async def test_waiting_producers_leave_the_queue_with_their_client_or_when_it_cl
         await peer.close()
 
 
+@pytest.mark.promise("4.4")
 async def test_fencing_sends_the_holder_away_and_fails_all_that_wait():
     async with broker_front() as front:
         old, waits, new = await front.peer(), await front.peer(), await front.peer()
@@ -85,6 +90,7 @@ async def test_fencing_sends_the_holder_away_and_fails_all_that_wait():
             await peer.close()
 
 
+@pytest.mark.promise("4.4")
 async def test_entries_of_a_fenced_producer_that_are_under_way_get_no_receipt():
     async with broker_front() as front:
         old, new = await front.peer(), await front.peer()
@@ -166,6 +172,7 @@ async def test_a_holder_that_is_fenced_out_while_its_epoch_is_stored_is_told_so(
         await other.close()
 
 
+@pytest.mark.promise("4.3")
 async def test_a_holder_whose_connection_is_dead_is_evicted_for_a_newcomer():
     async with broker_front(connection_liveness_timeout_ms=50) as front:
         dead, waits = await front.peer(answer_pings=False), await front.peer()
@@ -176,6 +183,7 @@ async def test_a_holder_whose_connection_is_dead_is_evicted_for_a_newcomer():
         await waits.close()
 
 
+@pytest.mark.promise("4.3")
 async def test_a_holder_whose_connection_is_dead_is_evicted_for_one_that_waits():
     async with broker_front(connection_liveness_timeout_ms=50) as front:
         dead, waits = await front.peer(answer_pings=False), await front.peer()

@@ -1,5 +1,7 @@
 """Acknowledgement of single messages of batches, as a broker answers it on the wire."""
 
+import pytest
+
 from magnetar.protocol.bounds import ACK_SET_WORDS_MAX
 from magnetar.protocol.commands import ack
 from magnetar.protocol.pulsar_pb2 import (
@@ -35,6 +37,7 @@ async def delivered(peer, count):
     return found
 
 
+@pytest.mark.promise("12.1")
 async def test_a_redelivered_batch_says_which_of_its_messages_are_open():
     async with broker_front(**ON) as front:
         peer = await filled(front, 3, messages=4)
@@ -72,6 +75,7 @@ async def test_permits_and_unacknowledged_messages_count_only_open_messages():
         await peer.close()
 
 
+@pytest.mark.promise("12.6")
 async def test_a_batch_is_done_when_all_its_messages_are():
     async with broker_front(**ON) as front:
         peer = await filled(front, 2, messages=4)
@@ -136,6 +140,7 @@ async def test_a_refused_cumulative_acknowledgement_acknowledges_nothing():
         await peer.close()
 
 
+@pytest.mark.promise("12.1", "12.3")
 async def test_with_the_switch_off_parts_of_batches_are_ignored():
     for subscription_type in (SHARED, EXCLUSIVE):
         async with broker_front(**OFF) as front:

@@ -273,6 +273,7 @@ async def test_transactions_are_refused():
         await peer.close()
 
 
+@pytest.mark.promise("9.8", "9.9")
 async def test_an_initial_subscription_is_created_with_the_producer():
     async with broker_front() as front:
         peer = await front.peer()
@@ -287,6 +288,7 @@ async def test_an_initial_subscription_is_created_with_the_producer():
         await peer.close()
 
 
+@pytest.mark.promise("2.16")
 @pytest.mark.parametrize(
     ("body", "messages", "code"),
     [

@@ -35,6 +35,7 @@ def ids(*entries):
 # -- subscribing -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("14.1")
 async def test_messages_come_as_sent_within_permits():
     async with broker_front() as front:
         peer = await filled(front, 4, messages=3)
@@ -122,6 +123,7 @@ async def test_exclusive_takes_one_consumer_and_a_type_lasts_until_all_have_left
         await two.close()
 
 
+@pytest.mark.promise("16.5")
 @pytest.mark.parametrize("fields", [{"name": ""}, {"read_compacted": True, "subType": SHARED}])
 async def test_what_no_subscription_can_be_is_refused_and_leaves_no_trace(fields):
     async with broker_front() as front:
@@ -189,6 +191,7 @@ async def test_acknowledged_messages_do_not_come_again():
         await peer.close()
 
 
+@pytest.mark.promise("5.3")
 async def test_cumulative_acknowledgement_and_its_limits():
     async with broker_front() as front:
         peer = await filled(front, 5, messages=3)
@@ -208,6 +211,7 @@ async def test_cumulative_acknowledgement_and_its_limits():
         await peer.close()
 
 
+@pytest.mark.promise("11.5")
 async def test_a_partly_acknowledged_batch_stays():
     async with broker_front() as front:
         peer = await filled(front, 2, messages=3)
@@ -254,6 +258,7 @@ async def test_shared_redelivers_what_is_asked_for_with_its_count():
         await peer.close()
 
 
+@pytest.mark.promise("6.5")
 async def test_exclusive_redelivers_from_the_first_unacknowledged_message_with_the_epoch():
     async with broker_front() as front:
         peer = await filled(front, 4)
@@ -483,6 +488,7 @@ async def test_a_topic_whose_cursor_may_or_may_not_be_deleted_is_loaded_anew():
         await two.close()
 
 
+@pytest.mark.promise("11.3", "20.8")
 async def test_statistics_use_pulsars_names():
     async with broker_front() as front:
         peer = await filled(front, 4, messages=2)

@@ -22,6 +22,7 @@ def changes(peer):
     return [frame for frame in peer.received if frame.command.type == BaseCommand.ACTIVE_CONSUMER_CHANGE]
 
 
+@pytest.mark.promise("17.2")
 async def test_the_first_subscriber_is_active_and_the_next_takes_over():
     async with broker_front() as front:
         peer = await filled(front, 4)
@@ -112,6 +113,7 @@ async def test_a_better_priority_takes_over_when_the_delay_is_over():
         await peer.close()
 
 
+@pytest.mark.promise("17.3")
 async def test_a_lost_connection_makes_the_next_consumer_active():
     async with broker_front() as front:
         peer, other = await filled(front, 1), await front.peer()
@@ -125,6 +127,7 @@ async def test_a_lost_connection_makes_the_next_consumer_active():
         await other.close()
 
 
+@pytest.mark.promise("16.4")
 @pytest.mark.parametrize(
     "first, second",
     [("Exclusive", "Failover"), ("Failover", "Shared"), ("Shared", "Exclusive"), ("Failover", "Exclusive")],

@@ -175,6 +175,7 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.promise("30.20")
 @pytest.mark.parametrize("target", HOSTILE, ids=range(len(HOSTILE)))
 async def test_nothing_but_live_brokers_is_connected_to(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async with front_and_owner() as (front, owner):
@@ -252,6 +253,7 @@ async def test_a_client_that_ends_its_bytes_still_gets_answers_until_the_owner_e
         await until(nothing_left(front))
 
 
+@pytest.mark.promise("30.20")
 @pytest.mark.parametrize("to_owner", [True, False])
 async def test_a_side_that_does_not_read_holds_the_other_back(to_owner: bool) -> None:
     async with front_and_owner() as (front, owner):
@@ -276,6 +278,7 @@ async def test_a_side_that_does_not_read_holds_the_other_back(to_owner: bool) ->
         assert received == sent
 
 
+@pytest.mark.promise("30.20")
 async def test_silence_of_both_sides_ends_it_and_a_ping_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     async with front_and_owner(proxy_read_timeout_ms=1, keep_alive_interval_s=0.05) as (front, owner):
         client = await Client.open(front, owner)

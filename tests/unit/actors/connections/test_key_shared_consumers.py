@@ -48,6 +48,7 @@ async def received(peer, count):
     return [(frame.consumer_id, frame.message_id.entryId) for frame in frames]
 
 
+@pytest.mark.promise("20.1", "20.2", "20.3", "20.4", "20.5", "20.7")
 async def test_the_example_of_the_page_in_the_figures_of_the_topic():
     async with broker_front(key_shared_ring_points=10) as front:
         keys = "0123456789" * 2
@@ -89,6 +90,7 @@ async def test_the_example_of_the_page_in_the_figures_of_the_topic():
         await peer.close()
 
 
+@pytest.mark.promise("18.3", "18.8")
 @pytest.mark.parametrize("consistent, ranges", [(True, [(1, 65535)]), (False, [(0, 65535)])])
 async def test_the_setting_chooses_how_hashes_are_split(consistent, ranges):
     async with broker_front(key_shared_consistent_hashing=consistent) as front:
@@ -146,6 +148,7 @@ async def test_a_consumer_that_does_not_fit_is_refused_and_leaves_no_trace(first
         await peer.close()
 
 
+@pytest.mark.promise("18.17")
 async def test_a_refused_first_consumer_leaves_the_subscription_without_a_type():
     async with broker_front() as front:
         peer = await published(front, "a")
@@ -171,6 +174,7 @@ async def test_a_sticky_consumer_whose_connection_is_dead_gives_way():
         await dead.close()
 
 
+@pytest.mark.promise("5.3", "19.10")
 async def test_cumulative_acknowledgement_acknowledges_nothing():
     async with broker_front() as front:
         peer = await published(front, "ab")

@@ -16,6 +16,7 @@ BYTES = Schema(name="Bytes", schema_data=b"", type=Schema.NoSchema)
 """As the Go client names it."""
 
 
+@pytest.mark.promise("22.3")
 async def test_lookups_answer_connect_or_failed():
     async with broker_front() as front:
         peer = await front.peer()

@@ -66,6 +66,7 @@ async def test_a_reader_that_goes_back_in_time_does_so_whatever_its_start_id():
         await peer.close()
 
 
+@pytest.mark.promise("21.4")
 async def test_durable_and_non_durable_share_a_name_and_the_latter_ends_with_its_consumer():
     async with broker_front() as front:
         peer = await filled(front, 1)

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from magnetar.protocol.pulsar_pb2 import (
     CommandError,
     CommandGetOrCreateSchema,
@@ -45,6 +47,7 @@ def policies(front: BrokerFront, **values: object) -> None:
     front.topics.policies.take([("public/default", len(front.opened) + 10, values)])
 
 
+@pytest.mark.promise("2.6")
 async def test_producers_learn_the_version_of_their_schema():
     async with broker_front() as front:
         peer = await front.peer()
@@ -79,6 +82,7 @@ async def test_a_client_without_a_schema_reads_no_record():
         await peer.close()
 
 
+@pytest.mark.promise("33.5")
 async def test_enforced_validation_refuses_producers_without_a_schema():
     async with broker_front(is_schema_validation_enforced=True) as front:
         peer = await front.peer()

@@ -138,6 +138,7 @@ async def stored(front: BrokerFront, count: int) -> None:
     await until(lambda: buckets(front).count == count and not buckets(front)._sealing)
 
 
+@pytest.mark.promise("28.7")
 async def test_held_messages_beyond_the_minimum_leave_memory_and_come_in_their_time(world: World) -> None:
     front = await world.broker()
     peer = await world.subscribed(front)
@@ -155,6 +156,7 @@ async def test_held_messages_beyond_the_minimum_leave_memory_and_come_in_their_t
     assert await world.named() == () and not set(names) & await world.ledgers()
 
 
+@pytest.mark.promise("28.7")
 async def test_the_next_broker_reads_no_held_message_of_a_bucket_again(world: World) -> None:
     first = await world.broker()
     await world.subscribed(first)
@@ -347,6 +349,7 @@ async def test_messages_that_are_due_soon_are_not_stored(world: World) -> None:
     await until(lambda: buckets(front).count > 0)
 
 
+@pytest.mark.promise("28.7")
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_happens_each_message_comes_in_its_time_and_none_is_lost(world: World, seed: int) -> None:
     chance = Random(seed)

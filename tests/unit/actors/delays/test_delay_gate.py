@@ -55,6 +55,7 @@ def entry(delay_ms: int) -> bytes:
     return build_entry(metadata, b"x")
 
 
+@pytest.mark.promise("28.6")
 async def test_a_strict_gate_gives_nothing_early_and_all_within_a_tick() -> None:
     gate = Gate(strict=True)
     assert gate.read(0, 1, 500, 1001) == [(1, 0)]
@@ -68,6 +69,7 @@ async def test_a_strict_gate_gives_nothing_early_and_all_within_a_tick() -> None
     assert not gate.delays.holds
 
 
+@pytest.mark.promise("28.6")
 async def test_a_gate_that_is_not_strict_gives_entries_up_to_one_tick_early() -> None:
     gate = Gate(strict=False)
     assert gate.read(0, 1000, 1001, 2000, 3000) == [(1, 0), (1, 1)]

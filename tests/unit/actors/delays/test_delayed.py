@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from magnetar.actors.delays.delayed import RUN_ENTRY_BYTES, YOUNG_MAX, DelayedEntries
 
 
@@ -33,6 +35,7 @@ def test_a_count_bounds_what_is_taken_and_nothing_early_is() -> None:
     assert (len(index), index.first_ms) == (0, None)
 
 
+@pytest.mark.promise("28.7")
 def test_a_hundred_thousand_entries_take_few_bytes_each() -> None:
     index = DelayedEntries()
     for number in range(100_000):

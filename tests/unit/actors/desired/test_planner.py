@@ -72,6 +72,7 @@ def test_a_bookie_whose_loss_was_accepted_starts_empty_where_the_fewest_are() ->
     assert nodes(plan("c", desired, replace(observed, lost_instances={"bookie-2": "older"})))["bookie-2"] == ""
 
 
+@pytest.mark.promise("30.8")
 def test_brokers_leave_a_machine_that_drains_and_bookies_stay() -> None:
     leaving = replace(A, leaving=True)
     running = {"bookie-1": "a", "broker-1": "a", "admin": "a"}

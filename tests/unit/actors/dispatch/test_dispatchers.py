@@ -181,6 +181,7 @@ def test_what_nobody_has_permits_for_is_not_read(permits):
 # -- shared ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("17.12")
 def test_shared_goes_round_in_turns():
     dispatcher = shared()
     for name in "abc":

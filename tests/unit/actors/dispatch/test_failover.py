@@ -55,21 +55,25 @@ def actives(partitions, names, gone=()):
 # -- who is active -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("17.5")
 def test_two_partitions_and_four_consumers_as_on_the_page():
     assert actives(2, "ABCD") == ["A", "B"]
     assert actives(2, "DBCA") == ["A", "B"]  # names count, not the order of arrival
     assert actives(2, "ABCD", gone="AB") == ["C", "D"]
 
 
+@pytest.mark.promise("17.6")
 def test_nine_partitions_and_three_consumers_as_on_the_page():
     assert actives(9, "ABC") == ["A", "B", "C"] * 3
 
 
+@pytest.mark.promise("17.7")
 def test_three_partitions_and_fifteen_consumers_have_one_active_each():
     names = [f"c{index:02}" for index in range(15)]
     assert actives(3, names) == ["c00", "c01", "c02"]
 
 
+@pytest.mark.promise("17.4")
 def test_only_the_best_priority_level_takes_part():
     for partition, expected in enumerate(["C", "D", "C"]):
         dispatcher = failover(partition)
@@ -78,6 +82,7 @@ def test_only_the_best_priority_level_takes_part():
         assert dispatcher.active.name == expected
 
 
+@pytest.mark.promise("17.8")
 def test_without_partitions_the_earliest_subscriber_is_active_then_the_next():
     dispatcher = failover()
     members = [consumer(name) for name in "CAB"]
@@ -107,6 +112,7 @@ def test_the_ring_follows_the_murmur_hashes_of_names_and_topic():
     assert min(many.values()) > 300
 
 
+@pytest.mark.promise("17.9")
 def test_a_second_topic_with_the_same_names_brings_the_ring_on_both():
     held = HeldTopics()
     topics = [f"persistent://public/default/t{index}" for index in range(8)]
@@ -207,6 +213,7 @@ def test_nobody_gets_entries_before_it_was_told_that_it_is_active():
     assert run_told(dispatcher, log(1)) == [("A", 0)]
 
 
+@pytest.mark.promise("17.10")
 def test_the_next_active_consumer_begins_behind_what_was_acknowledged():
     view = View()
     dispatcher = failover(view=view)
@@ -232,6 +239,7 @@ def test_a_read_for_the_former_active_consumer_is_void():
     assert run(dispatcher, log(1, 1)) == [("B", 0), ("B", 1)]
 
 
+@pytest.mark.promise("17.11")
 def test_while_handing_over_nothing_is_read_and_acknowledgements_count():
     view = View()
     dispatcher = failover(view=view)

@@ -34,6 +34,7 @@ def owners(ranges):
 # -- consistent hashing ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("18.12")
 def test_the_example_of_the_page_to_the_digit():
     ring, first, second = HashRing(10), consumer("c1"), consumer("c2")
     ring.add(first)
@@ -52,6 +53,7 @@ def test_the_ring_places_the_order_of_the_page():
     assert HashRing(100).slot_of(ORDER) == 20788
 
 
+@pytest.mark.promise("18.13")
 def test_points_are_made_of_name_index_and_number():
     ring, one = HashRing(3), consumer("orders-aggregator-pod-2345-consumer")
     ring.add(one)
@@ -71,6 +73,7 @@ def test_consumers_of_one_name_have_own_points_and_free_indexes_come_again():
     assert ring.ranges() == {third: before[first], second: before[second]}
 
 
+@pytest.mark.promise("18.14")
 def test_the_first_on_a_point_holds_it_and_the_next_takes_it_over(monkeypatch):
     monkeypatch.setattr(HashRing, "_slots_of", lambda ring, name, index: [100, 200 if name == "a" else 300])
     ring, first, second = HashRing(2), consumer("a"), consumer("b")
@@ -83,6 +86,7 @@ def test_the_first_on_a_point_holds_it_and_the_next_takes_it_over(monkeypatch):
     assert ring.ranges() == {second: [(1, 65535)]}
 
 
+@pytest.mark.promise("18.12")
 def test_many_consumers_share_the_ring_about_evenly():
     ring = HashRing(100)
     members = [consumer(f"consumer-{index}") for index in range(10)]
@@ -102,6 +106,7 @@ def order_of(ranges):
     return " ".join(name for _, name in by_start)
 
 
+@pytest.mark.promise("18.4", "18.9", "18.10", "18.11")
 def test_regions_split_and_join_as_on_the_page():
     ranges, members = SplitRanges(), [consumer(f"C{index}") for index in range(1, 5)]
     steps = []
@@ -133,6 +138,7 @@ def test_a_consumer_without_a_region_to_split_is_refused_and_changes_nothing(mon
 # -- sticky ranges -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("18.16")
 def test_the_sticky_example_of_the_page():
     ranges = StickyRanges()
     first, second = sticky("C1", (0, 16383), (32768, 49151)), sticky("C2", (16384, 32767), (49152, 65535))
@@ -142,6 +148,7 @@ def test_the_sticky_example_of_the_page():
     assert ranges.ranges() == {first: [(0, 16383), (32768, 49151)], second: [(16384, 32767), (49152, 65535)]}
 
 
+@pytest.mark.promise("18.15")
 def test_sticky_slots_that_nobody_brought_belong_to_nobody():
     ranges, one = StickyRanges(), sticky("a", (10, 20), (30, 30))
     ranges.add(one)
@@ -152,6 +159,7 @@ def test_sticky_slots_that_nobody_brought_belong_to_nobody():
     assert ranges.ranges() == {}
 
 
+@pytest.mark.promise("18.17")
 @pytest.mark.parametrize(
     "wanted, text",
     [
@@ -177,6 +185,7 @@ def test_impossible_sticky_ranges_are_refused_and_change_nothing(wanted, text):
 # -- what holds for all ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("18.5", "18.6", "20.6")
 @pytest.mark.parametrize("make", [lambda: HashRing(7), SplitRanges])
 @settings(max_examples=50)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=10))

@@ -89,6 +89,7 @@ def test_each_key_goes_to_its_consumer_in_order():
     assert [index for name, index in sent if name == "c2"] == [1, 3, 4]
 
 
+@pytest.mark.promise("20.7", "20.12")
 def test_the_statistics_of_the_page_to_the_digit():
     dispatcher = key_shared()
     first, second = consumer("c1", 100), consumer("c2", 100)
@@ -128,6 +129,7 @@ def test_a_moved_key_waits_for_its_old_consumer_and_others_go_on():
     assert run(dispatcher, entries) == [("c2", 2), ("c2", 4)]
 
 
+@pytest.mark.promise("19.2")
 def test_when_the_old_consumer_leaves_its_entries_come_first():
     dispatcher = key_shared()
     first, second = consumer("c1", 100), consumer("c2", 100)
@@ -164,6 +166,7 @@ def test_out_of_order_delivery_does_not_wait():
     assert dispatcher.key_figures()[first].draining == []
 
 
+@pytest.mark.promise("19.3")
 def test_a_consumer_without_permits_stops_its_keys_only():
     dispatcher = key_shared()
     first, _second = two(dispatcher)
@@ -174,6 +177,7 @@ def test_a_consumer_without_permits_stops_its_keys_only():
     assert run(dispatcher, entries) == [("c1", 1), ("c1", 3), ("c1", 5)]
 
 
+@pytest.mark.promise("19.3")
 def test_look_ahead_is_bounded():
     dispatcher = key_shared(limits=LIMITS._replace(look_ahead_max=3, read_entries_max=1))
     first, _second = two(dispatcher)
@@ -201,6 +205,7 @@ def test_the_bound_of_look_ahead_is_pulsars(limits, expected):
 # -- redelivery --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("6.6")
 def test_a_redelivery_goes_to_the_same_consumer_and_holds_back_later_ones():
     dispatcher = key_shared()
     first, _ = two(dispatcher)
@@ -213,6 +218,7 @@ def test_a_redelivery_goes_to_the_same_consumer_and_holds_back_later_ones():
     assert dispatcher.redelivery_count((1, 1)) == 1
 
 
+@pytest.mark.promise("19.4")
 def test_a_draining_key_given_back_goes_to_its_new_consumer():
     dispatcher = key_shared()
     first, second = consumer("c1", 100), consumer("c2", 100)
@@ -296,6 +302,7 @@ def sticky(name, permits, *ranges):
     return made
 
 
+@pytest.mark.promise("18.15")
 def test_sticky_keys_of_nobody_wait_until_somebody_takes_them():
     dispatcher = key_shared(ranges=StickyRanges(), sticky=True)
     dispatcher.add(sticky("low", 100, (0, 32767)))
@@ -388,6 +395,7 @@ ACTIONS = st.tuples(
 )
 
 
+@pytest.mark.promise("19.1")
 @pytest.mark.parametrize("make", [lambda: HashRing(3), SplitRanges])
 @settings(max_examples=150)
 @given(

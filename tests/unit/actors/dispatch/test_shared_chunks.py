@@ -194,6 +194,7 @@ def test_nothing_is_noted_of_chunks_that_are_acknowledged():
     assert not dispatcher._owners._owners and not dispatcher._owners._held
 
 
+@pytest.mark.promise("13.10")
 @settings(max_examples=150)
 @given(st.data())
 def test_every_message_is_whole_at_one_consumer_in_the_end(data):

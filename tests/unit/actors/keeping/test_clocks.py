@@ -95,6 +95,7 @@ async def kept(**changes: Any) -> AsyncIterator[Kept]:
         await cluster.close()
 
 
+@pytest.mark.promise("28.10")
 @pytest.mark.parametrize("moved", [False, True])
 async def test_a_producer_whose_clock_is_an_hour_behind_expires_nothing_that_is_fresh(moved: bool) -> None:
     async with kept() as topic:

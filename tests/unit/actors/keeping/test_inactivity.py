@@ -144,6 +144,7 @@ async def test_a_topic_that_is_used_between_the_two_looks_stays() -> None:
             front.topics.check_unused("persistent://public/default/unloaded", inactive=True)
 
 
+@pytest.mark.promise("30.23")
 async def test_the_cursor_of_a_compaction_and_a_pin_keep_a_topic() -> None:
     async with broker_front(**AT_ONCE) as front:
         peer = await used_topic(front)

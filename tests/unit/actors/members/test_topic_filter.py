@@ -49,6 +49,7 @@ def test_the_worst_patterns_match_a_long_name_within_milliseconds(pattern: str) 
     assert time.process_time() - began < 20 * 0.05
 
 
+@pytest.mark.promise("25.7")
 def test_no_pattern_takes_a_system_topic() -> None:
     for pattern in (".*", "public/default/__change_events", "public/default/.*"):
         assert not TopicFilter(pattern).takes("persistent://public/default/__change_events")

@@ -224,6 +224,7 @@ def test_a_topic_deleted_during_a_listing_does_not_come_back_with_an_older_page(
     assert bench.bound_of(OWN) == 3
 
 
+@pytest.mark.promise("25.9")
 def test_a_broker_without_topic_level_policies_goes_by_the_namespace() -> None:
     bench = Bench(Settings(topic_level_policies_enabled=False))
     bench.list(("a/b", 5, {BOUND: 7}), (OWN, 1, {BOUND: 2}))

@@ -55,6 +55,7 @@ def test_reads_that_fail_begin_the_count_again() -> None:
     assert [watch.read(7) for _ in range(LAPSED_READS + 1)] == [False] * LAPSED_READS + [True]
 
 
+@pytest.mark.promise("30.13")
 async def test_a_deputy_waits_while_the_coordinator_renews_and_goes_on_when_it_stops(
     store: MemoryMetadataStore,
 ) -> None:

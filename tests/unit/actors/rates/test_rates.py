@@ -160,6 +160,7 @@ def indebted(rest: bytes) -> bytes:
     return send_header(1, 0, 0, 1000, len(body)) + body + rest
 
 
+@pytest.mark.promise("30.21")
 async def test_what_was_read_already_waits_in_its_order_and_passes_when_the_rate_allows_it() -> None:
     async with broker_front() as front:
         peer = await limited(front, publish_rate(1))

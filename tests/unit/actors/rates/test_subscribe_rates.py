@@ -51,6 +51,7 @@ def test_the_consumer_that_was_away_longest_is_forgotten_beyond_the_bound() -> N
     assert passes(rates, three, 0.0, rate) and passes(rates, two, 0.0, rate) and not passes(rates, three, 0.0, rate)
 
 
+@pytest.mark.promise("15.7")
 async def test_a_broker_refuses_a_consumer_that_subscribes_too_often_until_the_policy_goes() -> None:
     async with broker_front() as front:
         peer = await filled(front, 0)

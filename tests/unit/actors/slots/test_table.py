@@ -52,6 +52,7 @@ def test_a_fresh_cluster_deals_the_slots_in_turn(count: int) -> None:
     assert [placed[slot] for slot in range(SLOTS)] == [names[slot % count] for slot in range(SLOTS)]
 
 
+@pytest.mark.promise("23.2")
 def test_five_partitions_on_three_brokers() -> None:
     table = table_of(3)
     owners = Counter(table.entry_of(TOPIC.partition_topic(index)).owner for index in range(5))
@@ -96,6 +97,7 @@ def test_a_broker_that_comes_back_as_another_incarnation_keeps_its_slots() -> No
     assert table.place(own, brokers(3)) == dict.fromkeys(own, "broker-001")
 
 
+@pytest.mark.promise("23.2")
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=12), st.sampled_from([64, 256]))
 def test_any_comings_and_goings_end_even_with_few_moves(steps: list[int], slots: int) -> None:

@@ -45,6 +45,7 @@ def test_exclusive_fails_beside_shared_producers():
     assert (access.state, access.holder) == (AccessState.FREE, None)
 
 
+@pytest.mark.promise("4.8")
 @pytest.mark.parametrize(("request_", "error"), [(SHARED, ProducerBusy), (EXCLUSIVE, ProducerFenced)])
 def test_nobody_overtakes_a_producer_that_waits(request_, error):
     access, shared = TopicAccess(), Someone()
@@ -249,6 +250,7 @@ class Room:
         assert list(self.access.waiting) == self.waiting
 
 
+@pytest.mark.promise("4.8")
 @given(
     st.lists(
         st.tuples(

@@ -23,6 +23,8 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.managed.cursor_storage import CursorKind
 from support.servers.broker_bench import until
 
+pytestmark = pytest.mark.promise("27.1")
+
 NAME = TopicName.parse("persistent://public/default/t")
 
 
@@ -199,6 +201,7 @@ def test_a_name_whose_last_entry_is_under_way_is_not_forgotten():
     assert ids.push("p", 2) is Verdict.UNKNOWN
 
 
+@pytest.mark.promise("27.4")
 async def test_receipts_of_duplicates_keep_their_turn():
     topic = await ready()
     topic.send(5)

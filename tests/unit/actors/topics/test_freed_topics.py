@@ -50,6 +50,7 @@ def parts_of(front: BrokerFront) -> dict[str, Callable[[], object]]:
     return {type(part).__name__: weakref.ref(part) for part in parts}
 
 
+@pytest.mark.promise("30.22")
 @pytest.mark.parametrize("subscription_type", CommandSubscribe.SubType.values(), ids=CommandSubscribe.SubType.Name)
 async def test_a_closed_topic_is_freed_without_the_garbage_collector(subscription_type: int) -> None:
     gc.disable()

@@ -65,6 +65,7 @@ async def consume(peer: WirePeer, count: int, *, acknowledged: int) -> list[byte
     return bodies
 
 
+@pytest.mark.promise("30.22")
 async def test_an_unused_topic_rests_and_goes_on_with_its_backlog_and_counters() -> None:
     async with front_that_rests() as front:
         peer = await front.peer()
@@ -242,6 +243,7 @@ async def test_a_topic_that_goes_to_rest_takes_no_client_from_that_step_on() -> 
         await closing
 
 
+@pytest.mark.promise("30.22")
 async def test_the_next_owner_finds_a_topic_at_rest_and_one_that_was_opened_since() -> None:
     async with front_that_rests() as front:
         assert front.storage is not None

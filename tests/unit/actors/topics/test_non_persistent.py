@@ -3,6 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandCloseConsumer, CommandSubscribe
 from magnetar.protocol.topic_figures import SubscriptionFigures
 from support.clients.wire_peer import WirePeer, entry
@@ -58,6 +60,7 @@ def subscription(front: BrokerFront, name: str = "s") -> SubscriptionFigures:
     return next(one for one in front.topics.loaded[TOPIC].describe().subscriptions if one.name == name)
 
 
+@pytest.mark.promise("24.1", "24.3")
 async def test_entries_go_to_permits_and_others_are_dropped_and_counted() -> None:
     async with owner() as (front, peers):
         peer, reader = await peers.open(), await peers.open()
@@ -78,6 +81,7 @@ async def test_entries_go_to_permits_and_others_are_dropped_and_counted() -> Non
         assert front.opened == []
 
 
+@pytest.mark.promise("24.2")
 async def test_shared_drops_only_when_no_consumer_has_permits() -> None:
     async with owner() as (front, peers):
         peer, one, two = await peers.open(), await peers.open(), await peers.open()
@@ -93,6 +97,7 @@ async def test_shared_drops_only_when_no_consumer_has_permits() -> None:
         assert subscription(front).dropped_messages == 1
 
 
+@pytest.mark.promise("24.2")
 async def test_key_shared_drops_what_the_consumer_of_the_key_cannot_take() -> None:
     async with owner() as (front, peers):
         peer, one, two = await peers.open(), await peers.open(), await peers.open()
@@ -108,6 +113,7 @@ async def test_key_shared_drops_what_the_consumer_of_the_key_cannot_take() -> No
         assert subscription(front).dropped_messages == 8 - len(got)
 
 
+@pytest.mark.promise("24.4")
 async def test_a_subscription_ends_with_its_last_consumer() -> None:
     async with owner() as (front, peers):
         reader = await peers.open()

@@ -204,6 +204,7 @@ def test_single_messages_are_sent_once_each_time_more_are_done() -> None:
     assert state.take() == (None, [(1, 5)]) and state.take_parts() == []
 
 
+@pytest.mark.promise("12.4")
 def test_a_batch_that_comes_again_leaves_out_what_is_acknowledged_and_not_sent() -> None:
     state = Acknowledgements(index_acks=True)
     state.acknowledge(in_batch(1, 5, 0, 3))

@@ -21,12 +21,14 @@ def due_after_s(tracker: UnackedTracker, redelivery_count: int = 0, at_s: float 
     return now_s - at_s
 
 
+@pytest.mark.promise("7.4")
 def test_the_table_of_the_page_with_a_time_out_of_ten_seconds_and_a_back_off() -> None:
     tracker = UnackedTracker(10, 1, MultiplierRedeliveryBackoff(1_000, 60_000, 2))
     found = [due_after_s(tracker, count) for count in range(8)]
     assert found == [10 + 1, 10 + 2, 10 + 4, 10 + 8, 10 + 16, 10 + 32, 10 + 60, 10 + 60]
 
 
+@pytest.mark.promise("7.3", "7.5")
 def test_a_time_out_of_two_seconds_with_a_tick_of_one() -> None:
     tracker = UnackedTracker(2, 1)
     assert due_after_s(tracker, at_s=100.0) == 2

@@ -61,6 +61,7 @@ class Bench:
         self.asked.append((self.clock.now_s, positions))
 
 
+@pytest.mark.promise("6.3")
 def test_the_table_of_the_page() -> None:
     """The message is negatively acknowledged at once, each time that it comes."""
     bench = Bench(backoff=MultiplierRedeliveryBackoff(1_000, 60_000, 2))

@@ -199,6 +199,7 @@ async def test_stopping_a_listener_that_waits_takes_nothing(kit: Kit, paused: bo
     assert kit.heard == [] and [*kit.queue.waiting] == [1] and not len(kit.tasks)
 
 
+@pytest.mark.promise("14.5")
 async def test_a_listener_that_takes_too_long_is_cancelled(
     kit: Kit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -140,6 +140,7 @@ class Link:
         return [round(moment - start, 2) for moment in moments]
 
 
+@pytest.mark.promise("31.12")
 async def test_a_topic_that_moved_from_a_silent_broker_is_left_within_two_seconds() -> None:
     link = Link()
     await link.clock.pass_time(20)

@@ -59,6 +59,7 @@ def test_ids_are_ordered_by_place_and_equal_whatever_is_known_of_their_batch() -
     assert MessageId(-1, 1, 2) != (1, 2, -1, -1, 0)
 
 
+@pytest.mark.promise("2.10")
 def test_texts_of_an_id() -> None:
     assert str(MessageId(1, 2, 3, 4)) == "(2,3,1,4)"
     assert MessageId(-1, 1, 0, 0).text == "1:0:-1:0"
@@ -126,6 +127,7 @@ def test_configurations_pickle(value: object) -> None:
     assert pickle.loads(pickle.dumps(value)) == value
 
 
+@pytest.mark.promise("16.5")
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

@@ -32,6 +32,7 @@ def message(topic: str, **properties: str) -> Message:
     return Message((ReceivedEntry(topic, -1, 1, 0, metadata, b"x"), -1, b"x", metadata))
 
 
+@pytest.mark.promise("8.7", "8.15", "8.16", "9.2", "9.4", "9.6", "9.12")
 def test_names_of_topics_and_of_the_dead_letter_producer() -> None:
     found = policy(enable_retry=True, dead_letter_policy=ConsumerDeadLetterPolicy(3), consumer_name="c")
     assert found.retry_topic == f"{FULL}-sub-RETRY" and found.dead_letter_topic_of(FULL) == f"{FULL}-sub-DLQ"
@@ -44,6 +45,7 @@ def test_names_of_topics_and_of_the_dead_letter_producer() -> None:
     assert dead.chunking_enabled and retry.chunking_enabled
 
 
+@pytest.mark.promise("9.3")
 def test_own_names_and_defaults() -> None:
     own = policy(
         enable_retry=True,
@@ -62,6 +64,7 @@ def test_own_names_and_defaults() -> None:
     assert pattern.dead_letter_topic_of(name) == f"{name}-sub-DLQ"
 
 
+@pytest.mark.promise("8.14", "9.5")
 def test_customizers_change_options_but_not_the_topic() -> None:
     seen: list[DeadLetterProducerContext] = []
 
@@ -89,6 +92,7 @@ def test_customizers_change_options_but_not_the_topic() -> None:
         moved.dead_letter_producer(FULL, "x")
 
 
+@pytest.mark.promise("8.10", "8.11")
 def test_properties_of_a_copy_keep_what_was_first() -> None:
     first = letter_properties(message(f"{FULL}-partition-2", mine="1"), "sub", {"more": "2"})
     assert first == {
@@ -105,6 +109,7 @@ def test_a_count_that_is_no_number_counts_as_none(text: str, times: int) -> None
     assert reconsume_times({}) == 0
 
 
+@pytest.mark.promise("8.12", "9.11")
 @pytest.mark.parametrize(
     ("options", "match"),
     [

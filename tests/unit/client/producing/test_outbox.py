@@ -60,6 +60,7 @@ def drain(outbox: Outbox) -> list[Batch]:
     return outbox.take()[0]
 
 
+@pytest.mark.promise("11.1")
 def test_a_full_batch_is_closed_and_the_rest_waits_for_the_delay() -> None:
     outbox = make(messages_max=3)
     for number in range(7):
@@ -108,6 +109,7 @@ def test_a_batch_closed_by_size_is_told_of_although_the_timer_runs() -> None:
     assert handover.told == 2
 
 
+@pytest.mark.promise("3.3")
 def test_no_more_than_may_be_pending() -> None:
     outbox = make(pending_max=3, batching=False)
     assert [outbox.add(b"x", ignore) for _ in range(5)] == [True] * 3 + [False] * 2
@@ -153,6 +155,7 @@ def test_plain_and_other_messages_share_a_batch() -> None:
     assert batch.attributes is None, "the key of the first message is shown, and that has none"
 
 
+@pytest.mark.promise("19.8")
 @given(
     st.lists(
         st.one_of(
@@ -204,6 +207,7 @@ def test_order_and_sequence_ids_hold_whatever_comes(steps: list[object], batchin
         position = last + 1
 
 
+@pytest.mark.promise("19.7")
 def test_one_key_in_each_batch() -> None:
     outbox = make(kind=KeyedOutbox, messages_max=100)
     for number in range(9):

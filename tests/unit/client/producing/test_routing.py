@@ -20,6 +20,7 @@ def router(partitions: int, seed: int = 1, **options: object) -> Router:
     return make_router(configuration, SeededChance(seed), partitions)
 
 
+@pytest.mark.promise("23.5", "23.6")
 def test_round_robin_turns_at_the_delay_boundary_only() -> None:
     chosen = router(3, batching_enabled=True)
     first = chosen.choose(KEYLESS)
@@ -44,6 +45,7 @@ def test_round_robin_without_batching_turns_with_every_message() -> None:
     assert [chosen.choose(KEYLESS) for _ in range(3)] == [(first + step) % 3 for step in (1, 2, 3)]
 
 
+@pytest.mark.promise("23.7")
 def test_single_partition_is_drawn_at_random_and_kept() -> None:
     drawn = set()
     for seed in range(40):
@@ -55,6 +57,7 @@ def test_single_partition_is_drawn_at_random_and_kept() -> None:
     assert drawn == {0, 1, 2, 3}
 
 
+@pytest.mark.promise("23.8", "23.12")
 @pytest.mark.parametrize(
     "mode", [PartitionsRoutingMode.UseSinglePartition, PartitionsRoutingMode.RoundRobinDistribution]
 )
@@ -67,6 +70,7 @@ def test_a_key_decides_by_its_hash(mode: PartitionsRoutingMode) -> None:
     assert murmur.choose(keyed("Order-3459134")) == 964695987 % 1000
 
 
+@pytest.mark.promise("23.9")
 def test_a_custom_router_decides_alone_and_is_checked() -> None:
     chosen = router(
         4,

@@ -120,6 +120,7 @@ EQUAL = [
 ]
 
 
+@pytest.mark.promise("2.1")
 @pytest.mark.parametrize(("ours", "theirs"), EQUAL)
 @pytest.mark.parametrize("kind", ["JsonSchema", "AvroSchema"])
 def test_a_definition_is_byte_for_byte_that_of_an_equal_record(kind: str, ours: type, theirs: type) -> None:

@@ -266,6 +266,7 @@ def test_pairs_inline_and_separated() -> None:
         magnetar.KeyValueSchema(inline, separated)
 
 
+@pytest.mark.promise("33.4")
 def test_protobuf_registers_and_encodes_as_the_official_client() -> None:
     ours, theirs = magnetar.ProtobufNativeSchema(Timestamp), official.ProtobufNativeSchema(Timestamp)
     assert ours.info.definition.decode() == theirs.schema_info().schema()

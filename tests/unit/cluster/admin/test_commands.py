@@ -41,6 +41,7 @@ def run(*arguments: str) -> None:
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.promise("32.13")
 def test_every_route_has_a_command_or_a_reason_and_every_command_a_route() -> None:
     asked = {route for command in COMMANDS for route in command.asked}
     without = served() - asked - set(WITHOUT_COMMAND)

@@ -35,6 +35,7 @@ def shake(caller: RpcVersions, acceptor: RpcVersions) -> int:
     return ours.version
 
 
+@pytest.mark.promise("30.6")
 @pytest.mark.parametrize(
     ("caller", "acceptor", "version"),
     [(OURS, OURS, OURS.newest), (OLD, BOTH, 2), (BOTH, OLD, 2), (BOTH, BOTH, 3), (BOTH, NEW, 3), (NEW, BOTH, 3)],
@@ -45,6 +46,7 @@ def test_two_ends_use_the_highest_version_that_both_speak(
     assert shake(caller, acceptor) == version
 
 
+@pytest.mark.promise("30.6")
 @pytest.mark.parametrize(("caller", "acceptor"), [(OLD, NEW), (NEW, OLD)])
 def test_ends_without_a_common_version_part_and_name_both_ranges(caller: RpcVersions, acceptor: RpcVersions) -> None:
     ours, theirs = ends(caller, acceptor)

@@ -31,6 +31,7 @@ def test_the_advertised_address_takes_the_place_of_the_nodes() -> None:
     assert told(advertised_address="[fd00::1]").url == "pulsar://[fd00::1]:6652"
 
 
+@pytest.mark.promise("30.18")
 def test_each_broker_fills_the_placeholders_in_for_itself() -> None:
     found = told(LISTENERS)
     assert found.url == "pulsar://10.0.0.7:6652"
@@ -104,6 +105,7 @@ MALFORMED = [
 ]
 
 
+@pytest.mark.promise("30.18")
 @pytest.mark.parametrize(("text", "message"), [one[1:] for one in MALFORMED], ids=[one[0] for one in MALFORMED])
 def test_malformed_listeners_are_refused_when_the_cluster_starts(text: str, message: str) -> None:
     with pytest.raises(SettingError, match="advertisedListeners") as refused:
@@ -111,6 +113,7 @@ def test_malformed_listeners_are_refused_when_the_cluster_starts(text: str, mess
     assert message in str(refused.value) and len(str(refused.value)) < 600
 
 
+@pytest.mark.promise("30.18")
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -10,6 +10,7 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.settings.text import absent_feature
 
 
+@pytest.mark.promise("2.13", "2.15", "15.9")
 def test_the_defaults_are_pulsars():
     values = Settings().to_dict()
     assert values["maxMessageSize"] == 5_242_880
@@ -19,6 +20,7 @@ def test_the_defaults_are_pulsars():
     assert values["allowAutoTopicCreation"] is True
 
 
+@pytest.mark.promise("2.14")
 def test_the_last_source_wins(tmp_path):
     file = tmp_path / "broker.conf"
     file.write_text("# comment\n\nmaxMessageSize=2000\nallowAutoTopicCreation = false\nkeepAliveIntervalSeconds=7.5\n")

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from magnetar.runtime.settings.declarations import Settings
 
 PULSAR = {
@@ -148,6 +150,7 @@ def _text(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
+@pytest.mark.promise("18.12", "24.7", "25.8")
 def test_a_default_is_the_originals_or_the_declaration_says_what_the_original_is() -> None:
     for item in dataclasses.fields(Settings):
         name, origin, original = (item.metadata[key] for key in ("name", "origin", "original"))

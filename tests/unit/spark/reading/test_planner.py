@@ -187,6 +187,7 @@ async def test_pins_go_when_the_read_fails(harness: Harness) -> None:
     assert harness.pins == []
 
 
+@pytest.mark.promise("29.8")
 async def test_pins_are_prolonged_by_the_owner(harness: Harness) -> None:
     async with harness.planner("plain", pin_ttl_s=0.06) as planner:
         await planner.plan()

@@ -64,6 +64,7 @@ def test_a_backup_that_is_cut_anywhere_or_goes_on_is_damaged(tmp_path: Path, pat
         check_backup(FILES, str(cut))
 
 
+@pytest.mark.promise("30.1")
 def test_a_backup_with_any_changed_byte_is_refused(tmp_path: Path, path: str) -> None:
     data = bytearray(Path(path).read_bytes())
     changed = tmp_path / "changed"

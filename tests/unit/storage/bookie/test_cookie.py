@@ -215,6 +215,7 @@ async def test_a_start_that_ended_before_the_metadata_knew_the_accepted_disk_is_
     assert await claim(empty, metadata) == again
 
 
+@pytest.mark.promise("30.6")
 async def test_a_directory_of_a_later_layout_is_refused_and_an_older_cookie_is_not(files, metadata):
     cookie = await claim(files, metadata)
     path = f"{DIRECTORY}/cookie"

@@ -117,6 +117,7 @@ async def test_one_sync_serves_everything_that_waited(files):
     await bookie.store.close()
 
 
+@pytest.mark.promise("2.15")
 async def test_malformed_requests_are_refused_and_nothing_breaks(files):
     bookie = await Bookie.started(files, settings=Settings(bookie_frame_size_max_bytes=5_253_120))
     assert (await bookie.ask(BookieOp.ADD, b""))[0] == S.BAD_REQUEST

@@ -30,6 +30,7 @@ def test_slots_that_share_an_entry_are_neighbours() -> None:
     assert neighbours(2, 4, 1) == []
 
 
+@pytest.mark.promise("30.9")
 @pytest.mark.parametrize(("ensemble", "quorum"), [(3, 3), (4, 2), (5, 3), (2, 2), (6, 2)])
 def test_no_two_copies_share_a_machine_while_there_are_enough_machines(ensemble: int, quorum: int) -> None:
     for counts in product(range(1, 4), repeat=4):
@@ -43,6 +44,7 @@ def test_no_two_copies_share_a_machine_while_there_are_enough_machines(ensemble:
             assert clashes_of(chosen.bookies, quorum, found.__getitem__) == Clashes(), (counts, chosen)
 
 
+@pytest.mark.promise("30.9")
 def test_copies_are_spread_over_zones_once_machines_differ() -> None:
     found = bookies({"a": 2, "b": 2, "c": 2, "d": 2}, {"a": "x", "b": "x", "c": "y", "d": "y"})
     for seed in range(50):

@@ -380,6 +380,7 @@ async def test_lost_answers_lead_to_a_change_and_to_no_second_entry(five):
     await writer.close()
 
 
+@pytest.mark.promise("2.9")
 async def test_ledger_ids_grow_along_a_chain_whichever_node_allocates(cluster):
     other = cluster.new_ledgers()
     mine = await cluster.ledgers.create()

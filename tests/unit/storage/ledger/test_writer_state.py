@@ -25,6 +25,7 @@ def change(state, slot, bookie):
     return state.metadata.with_ensemble(state.change_start, tuple(ensemble))
 
 
+@pytest.mark.promise("2.9")
 def test_an_ack_quorum_acknowledges_and_order_holds():
     state = LedgerWriterState(metadata())
     for _ in range(3):

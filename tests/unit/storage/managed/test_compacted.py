@@ -159,6 +159,7 @@ async def test_a_topic_of_which_only_the_compacted_ledger_is_left_opens_and_goes
     await managed.close()
 
 
+@pytest.mark.promise("34.3")
 @pytest.mark.parametrize("step", ["begun", "copied", "finished"])
 async def test_a_crash_before_the_switch_leaves_the_old_and_deletes_the_new(cluster, step):
     managed = await open_(cluster, keep=True)

@@ -417,6 +417,7 @@ async def test_deleting_a_cursor_removes_it_and_its_ledger(cluster):
     assert (await open_(cluster, epoch=2)).cursors == {}
 
 
+@pytest.mark.promise("21.2")
 async def test_a_non_durable_cursor_writes_nothing(cluster):
     managed, _, positions = await filled(cluster)
     cursor = managed.new_non_durable_cursor(positions[50])
@@ -429,6 +430,7 @@ async def test_a_non_durable_cursor_writes_nothing(cluster):
     await managed.close()
 
 
+@pytest.mark.promise("12.5")
 async def test_batch_indexes_survive(cluster):
     _managed, cursor, positions = await filled(cluster)
     cursor.acknowledge_batch_index(positions[0], [0b1010], 4)

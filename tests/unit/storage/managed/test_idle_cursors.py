@@ -37,6 +37,7 @@ async def test_the_next_owner_gets_the_time_and_takes_it_out_of_the_record(clust
     assert (await record_of(cluster)).idle_since_ms == 0, "a close stores what was noted for it, no older time"
 
 
+@pytest.mark.promise("30.24")
 async def test_a_crash_leaves_no_time(cluster: Any) -> None:
     managed = await open_(cluster)
     cursor = await managed.open_cursor("s", "earliest")

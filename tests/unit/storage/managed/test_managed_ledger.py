@@ -174,6 +174,7 @@ async def test_reading_respects_bounds_and_never_shows_unconfirmed_entries(clust
     await managed.close()
 
 
+@pytest.mark.promise("26.1", "28.8")
 async def test_trimming_waits_for_the_slowest_durable_cursor(cluster):
     managed = await open_(cluster)
     fast, slow = await managed.open_cursor("fast", "earliest"), await managed.open_cursor("slow", "earliest")

@@ -2,6 +2,8 @@
 
 import contextlib
 
+import pytest
+
 from magnetar.protocol.errors import LedgerFenced, StaleEpoch
 from magnetar.storage.managed.chain import LedgerInfo
 from magnetar.storage.managed.managed_ledger import ManagedLedger
@@ -38,6 +40,7 @@ async def long_chain(cluster, ledgers):
     return [(info.ledger_id, entry_id) for info in infos for entry_id in range(ENTRIES)]
 
 
+@pytest.mark.promise("5.1", "31.11")
 async def test_a_hundred_thousand_scattered_holes_survive_restarts(cluster):
     positions = await long_chain(cluster, 4)
     managed = await open_(cluster, 2)

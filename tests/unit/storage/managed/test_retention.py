@@ -19,6 +19,7 @@ INFOS = [LedgerInfo(number, 0, 5, 100, True, number * 1000) for number in (1, 2,
 FOR_EVER = Retention(-1, -1)
 
 
+@pytest.mark.promise("26.2")
 @pytest.mark.parametrize(
     ("retention", "now_ms", "gone", "next_in_ms"),
     [
@@ -40,6 +41,7 @@ def test_a_ledger_goes_when_its_time_is_over_or_the_rest_is_large_enough(
     assert trimmable(INFOS, Needs([], set(), 4, retention, now_ms)) == (gone, next_in_ms)
 
 
+@pytest.mark.promise("28.8")
 def test_a_covered_ledger_keeps_all_behind_it() -> None:
     late = [replace(INFOS[0], closed_ms=9000), *INFOS[1:]]
     assert trimmable(late, Needs([], set(), 4, Retention(5000, -1), 10_000)).gone == []
@@ -91,6 +93,7 @@ async def test_less_retention_trims_by_itself_and_more_of_it_keeps(
     await managed.close()
 
 
+@pytest.mark.promise("26.2")
 async def test_a_ledger_goes_by_itself_when_its_time_is_over(cluster: FakeCluster) -> None:
     managed = await three_ledgers(cluster)
     managed.trimmer.use_retention(Retention(150, -1))

@@ -59,6 +59,7 @@ def container_of(group: Manifest) -> Manifest:
     return group["template"]["spec"]["containers"][0]
 
 
+@pytest.mark.promise("29.3")
 @needs_helm
 @pytest.mark.parametrize("overlay", VALUES)
 def test_the_chart_renders_the_objects_of_each_overlay(overlay: str) -> None:

@@ -113,6 +113,7 @@ def test_an_image_that_is_in_no_registry_is_not_pulled(directory: str) -> None:
     assert {(one["image"], one.get("imagePullPolicy")) for one in found} == {("magnetar:latest", "IfNotPresent")}
 
 
+@pytest.mark.promise("29.11")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_each_group_takes_only_what_belongs_there(overlay: str) -> None:
     groups = ray_groups(overlay)
@@ -162,6 +163,7 @@ def test_groups_of_bookies_differ_in_their_names_only(overlay: str) -> None:
     assert len({without_names(group, name) for name, group in groups.items() if name.startswith("bookie-")}) == 1
 
 
+@pytest.mark.promise("29.3")
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_services_lead_to_ports_of_the_pods_that_they_select(overlay: str) -> None:
     expected = {"magnetar": "brokers", "magnetar-brokers": "brokers", "magnetar-admin": "head"}

@@ -65,6 +65,7 @@ def test_names_of_python_are_no_names_of_fields() -> None:
     assert check(service) != []
 
 
+@pytest.mark.promise("29.3")
 @pytest.mark.parametrize("directory", DIRECTORIES)
 def test_every_object_of_ours_fits(directory: str) -> None:
     objects = render(K8S / directory)
