@@ -31,7 +31,7 @@ class ActorCalls:
     def __init__(self, handle: "ActorHandle[Any]") -> None:
         self.ray_handle = handle
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[object]]:
         if name.startswith("_"):  # pickle looks for methods of its own; no actor has them
             raise AttributeError(name)
         return getattr(self.ray_handle, name).remote

@@ -17,7 +17,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
-from ...protocol.errors import NotAllowedError, ServiceUnitNotReady, StaleEpoch
+from ...protocol.errors import NotAllowedError, ServiceUnitNotReady, StaleEpoch, TopicNotFound
 from ...protocol.slots import TopicGrant
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
@@ -284,10 +284,12 @@ class Topics:
             return NonPersistentTopic(self._env, self._settings, policies, name, epoch, self.common)
         try:
             ledger = await self._open_ledger(name, epoch)
-        except StaleEpoch:
+        except (StaleEpoch, TopicNotFound) as error:
             if topic.epoch == epoch:
-                self._give_up(topic)  # it has another owner: the next one who comes asks the coordinator
-            raise
+                self._give_up(topic)  # another owner has it, or it was deleted: who comes next asks the coordinator
+            if isinstance(error, StaleEpoch):
+                raise
+            raise ServiceUnitNotReady(f"{name} was deleted while this broker had it: try again") from None
         if self.policies.of(name).compaction_threshold:
             try:
                 await open_compaction_cursor(ledger)  # what is published from now on is kept for a compaction

@@ -105,6 +105,15 @@ class TopicLoads:
                 topic.result = None
                 _fail(result, error)
 
+    def flaws(self) -> list[str]:
+        """What the queues have that the records do not say."""
+        return [
+            f"{topic} waits as {queue.name}, and its record says {topic.queue}"
+            for queue, topics in self._queues.items()
+            for topic in topics
+            if topic.queue is not queue or self._table.find(topic.full_name) is not topic
+        ]
+
     async def close(self) -> None:
         """Nothing is loaded from now on."""
         for topic in self._queues[LoadQueue.FAILED]:

@@ -295,8 +295,3 @@ class ReceiveQueue:
         self.progress.notify_all()
         if self.events is not None:
             self.events.end()
-
-
-def _is_void(entry: ReceivedEntry) -> bool:
-    """Whether the broker delivers an entry again, or the application sought away."""
-    return entry.generation != cast("PartitionConsumer", entry.source).generation

@@ -173,8 +173,12 @@ class TopicListing:
     async def ask(self) -> None:
         """Have the list as it is now. Raises what the broker says, or Timeout."""
         what = f"listing the topics of {self._pattern.namespace}"
-        await self._core.lookup.at_any_broker(what, self._ask_at)
-        self.due = False
+        self.due = False  # first: the connection may end between the broker's answer and the next step here
+        try:
+            await self._core.lookup.at_any_broker(what, self._ask_at)
+        except BaseException:
+            self.due = True
+            raise
 
     def close(self) -> None:
         """Watch no longer."""

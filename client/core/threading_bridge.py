@@ -58,7 +58,7 @@ class LoopSignal:
                 self._waiting.remove(waiter)
 
 
-ThreadLock: TypeAlias = "NoLock | threading.Lock"
+ThreadLock: TypeAlias = "NoLock | threading.Lock | threading.RLock"
 """A context manager that excludes other threads, if there are any."""
 Signal: TypeAlias = "LoopSignal | threading.Condition"
 """A caller may wait for a change that is made under this signal's lock."""

@@ -36,7 +36,7 @@ from .shapes import (
 )
 
 if TYPE_CHECKING:
-    from pulsar.schema import Field, Record
+    from pulsar.schema import Field, Record  # pyright: ignore[reportMissingTypeStubs]
     from pydantic import BaseModel
 
 

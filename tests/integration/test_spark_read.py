@@ -12,7 +12,6 @@ from typing import Any
 
 import pulsar
 import pytest
-import ray
 
 import magnetar
 from magnetar.protocol.errors import (
@@ -22,6 +21,7 @@ from magnetar.protocol.errors import (
     SparkUnavailable,
     TopicNotFound,
 )
+from magnetar.runtime.ray_calls import kill_actor
 from magnetar.spark import read_topic, release, session, stop, write_topic
 from magnetar.spark.raydp_session import check_available
 from magnetar.spark.reading import frame as frame_module
@@ -406,7 +406,7 @@ def test_a_reader_that_dies_ends_its_read_and_the_next_one_does_without_it(spark
     assert read_topic(spark, topic, progress=False).count() == 10
     (application,) = frame_module._applications.values()
     before = list(application.pool.readers)
-    ray.kill(before[0].handle)
+    kill_actor(before[0].actor)
     with pytest.raises(ClusterError, match="died"):
         read_topic(spark, topic, progress=False)
     assert application.pool.readers == before[1:]

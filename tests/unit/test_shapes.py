@@ -22,6 +22,7 @@ PARAMETERS: dict[str, int] = {
     "actors/dispatch/consumer.py:__init__": 9,
     "actors/topics/producer.py:__init__": 10,
     "client/consuming/message.py:__init__": 10,
+    "client/producing/topic_producer.py:outgoing": 10,
     "runtime/rpc/connection.py:__init__": 10,
     "runtime/rpc/connection.py:rpc_connect": 9,
     "runtime/settings/text.py:setting": 9,

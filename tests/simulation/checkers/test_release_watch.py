@@ -35,14 +35,15 @@ class Cluster:
             _membership=SimpleNamespace(is_alive=lambda role, broker, incarnation: self.alive),
             _is_empty=lambda slot: self.empty,
         )
-        self.watch = ReleaseWatch(self.history, lambda owner: SimpleNamespace(topics=SimpleNamespace(table=topics)))  # type: ignore[arg-type,return-value]
+        service: Any = SimpleNamespace(topics=SimpleNamespace(table=topics), ownership=SimpleNamespace(_coordinator=2))
+        self.watch = ReleaseWatch(self.history, lambda owner: service)
 
     def grant(self, home_epoch: int | None) -> None:
         self.topic.grant = None if home_epoch is None else TopicGrant(TOPIC.full, 9, home_epoch, 1, 0, 1)
 
-    def move(self, *, alone: bool) -> list[str]:
+    def move(self, *, alone: bool, epoch: int = 2, does: str = "decides") -> list[str]:
         slots, topics = ({}, {TOPIC.full: "broker-2"}) if alone else ({SLOT: "broker-2"}, {})
-        self.watch.judge(self.watch.to_judge(self.placement, slots, topics), "decides")
+        self.watch.judge(self.watch.to_judge(self.placement, slots, topics), does, epoch)
         return [violation.partition(":")[0] for violation in self.history.violations]
 
 
@@ -88,3 +89,9 @@ def test_a_topic_that_moved_alone_is_released_by_its_own_owner(cluster: Cluster)
     assert [what for what, _ in cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {})] == [SLOT, TOPIC.full]
     cluster.placement._membership.is_alive = lambda role, broker, incarnation: broker == "broker-1"
     assert cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {}) == []
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_superseded_coordinator_may_decide_and_not_store(cluster: Cluster, alone: bool) -> None:
+    assert cluster.move(alone=alone, epoch=1) == []
+    assert cluster.move(alone=alone, epoch=1, does="stores") == ["I16"]

@@ -1,4 +1,4 @@
-"""Looks at the live objects of every process after its events: after each in some runs, after every k-th in most.
+"""I20: looks at the live objects of every process after its events: after each in some runs, after every k-th in most.
 
 `k` is drawn for the run, so that on average a run gets little dearer. A look costs time for every ledger that the
 process knows, so a drawn `k` is multiplied where there are many: a run with hundreds of ledgers would else take half a
@@ -71,4 +71,4 @@ class _Countdown:
             return
         self._left = self._every * (1 + self._ledgers() // LEDGERS_PER_EVENT)
         for problem in self._find():
-            raise Invalid(f"state: {self._name}: {problem}")
+            raise Invalid(f"I20: {self._name}: {problem}")

@@ -53,14 +53,14 @@ def _keep_nothing_in_view(stack: ExitStack) -> None:
 
 OWNED = (
     Mutant(
-        "queued on", "a topic that was given up stays in the queue of loads", "state", _leave_it_in_its_queue, "cluster"
+        "queued on", "a topic that was given up stays in the queue of loads", "I20", _leave_it_in_its_queue, "cluster"
     ),
-    Mutant("closing on", "a topic that was given up never counts as released", "state", _never_release, "cluster"),
-    Mutant("granted on", "a topic that was given up keeps its grant", "state", _keep_the_grant, "cluster"),
+    Mutant("closing on", "a topic that was given up never counts as released", "I20", _never_release, "cluster"),
+    Mutant("granted on", "a topic that was given up keeps its grant", "I20", _keep_the_grant, "cluster"),
     Mutant(
         "out of view",
         "a broker does not find what it keeps of a topic at rest",
-        "state",
+        "I20",
         _keep_nothing_in_view,
         "resting",
     ),
