@@ -9,13 +9,13 @@ empty Ray of its own. A client that has found its cluster before waits for it, b
 import logging
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 from ...protocol.errors import ClusterError, ConnectError
-from ...protocol.names import COORDINATOR_ACTOR, RAY_NAMESPACE
+from ...protocol.names import COORDINATOR_ACTOR
 from ...runtime.data_directory import default_data_directory, recorded_ray
 from ...runtime.environment import Environment
-from ...runtime.ray_calls import gcs_address
+from ...runtime.ray_calls import ask, find_actor, gcs_address
 from .configuration import ClientConfiguration
 from .forking import ray_was_inherited
 
@@ -72,16 +72,13 @@ def find_service_url() -> str:
         except Exception:  # Ray raises a different class for every way of not being there
             raise ClusterError(_no_cluster("this process has joined no Ray, and none was found", None)) from None
     try:
-        coordinator = cast(
-            "Any",  # a handle has whatever methods its actor has
-            ray.get_actor(COORDINATOR_ACTOR, namespace=RAY_NAMESPACE),  # pyright: ignore[reportUnknownMemberType]
-        )
+        coordinator = find_actor(COORDINATOR_ACTOR)
     except ValueError:
         address = gcs_address()
         joined = f"no Magnetar cluster runs on the Ray at {address}, which this process has joined or started"
         raise ClusterError(_no_cluster(joined, address)) from None
     try:
-        found = cast("FoundCluster", ray.get(coordinator.client_information.remote(), timeout=ANSWER_TIMEOUT_S))
+        found = cast("FoundCluster", ask(coordinator.client_information(), ANSWER_TIMEOUT_S))
     except Exception as error:
         raise ConnectError(
             f"no service URL was given, and the cluster on Ray does not answer ({error}): pass a service URL, or look "

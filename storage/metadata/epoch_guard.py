@@ -7,7 +7,7 @@ nothing: its writes raise MetadataUnavailable, and `on_superseded` tells it to g
 A creation names no version, only that the record is not there. So one whose outcome is unknown could be carried out
 after a later try had created the record, and somebody had deleted it: the record would come back. So before the first
 deletion behind such a creation, the coordinator writes the record of its epoch once more. The guard has another version
-then, and everything that was asked for under the old one is refused for good. A write under way that is refused for
+then, and everything that was asked for under the old one is always refused. A write under way that is refused for
 this reason alone is asked for again under the new guard.
 """
 

@@ -45,7 +45,7 @@ def test_brokers_and_bookies_have_more_priority_than_ray_tasks(cluster: RayClust
     def own_priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, 0)
 
-    priority_of_tasks = ray.get(ray.remote(own_priority).options(num_cpus=0).remote())
+    priority_of_tasks: int = ask(remote(own_priority, num_cpus=0).remote())
     for name in named_actors():
         if name.startswith(("magnetar-broker", "magnetar-bookie")):
             process = ask(ray.get_actor(name, RAY_NAMESPACE).process_id.remote(), 20)

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.auditor.record_kinds import RECORD_KINDS
+from magnetar.actors.auditor.orphans import RECORD_KINDS
 from magnetar.protocol.names import ROLE_BOOKIE
 from magnetar.storage.bookie.entry_store import EntryStore
 from magnetar.storage.bookie.held_ledgers import HeldLedger

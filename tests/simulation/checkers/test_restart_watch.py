@@ -2,7 +2,7 @@
 
 import pytest
 
-from magnetar.storage.managed.cursor_record import CursorKind, CursorRecord
+from magnetar.storage.managed.cursor_storage import CursorKind, CursorRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from magnetar.storage.metadata.store import Versioned
