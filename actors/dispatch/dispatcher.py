@@ -23,6 +23,7 @@ Guarantees of every dispatcher:
 What is left to others: reading (subscription), writing frames (consumer), what is acknowledged (cursor).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import ceil
 from typing import ClassVar, NamedTuple, Protocol
@@ -81,7 +82,7 @@ class ReadPlan(NamedTuple):
     positions: tuple[Position, ...] = ()
 
 
-class Dispatcher:
+class Dispatcher(ABC):
     """What all subscription types share. Subclasses decide about consumers, order and redelivery."""
 
     subscription_type: ClassVar[int]
@@ -105,27 +106,27 @@ class Dispatcher:
 
     # -- consumers -----------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def add(self, consumer: AttachedConsumer) -> None:
         """Take a consumer in. Raises ConsumerBusy if the type allows no further one."""
-        raise NotImplementedError
 
     def obstacle(self, consumer: AttachedConsumer) -> AttachedConsumer | None:
         """A consumer that is there already, because of which `add` would refuse this one."""
         return None
 
+    @abstractmethod
     def remove(self, consumer: AttachedConsumer) -> None:
         """A consumer left: what it had and did not acknowledge goes to the others, in order."""
-        raise NotImplementedError
 
     # -- reading and sending -------------------------------------------------------------------------------------
 
+    @abstractmethod
     def next_read(self, tail: Position) -> ReadPlan | None:
         """The next read, or None when no consumer is able or nothing up to `tail` (the last entry) is left."""
-        raise NotImplementedError
 
+    @abstractmethod
     def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
         """Give the entries that were read to consumers. Entries that no consumer can take are planned again."""
-        raise NotImplementedError
 
     def compacted_away(self, plan: ReadPlan, horizon: Position) -> None:
         """A read from the start of a plan gave nothing: nothing is left up to the horizon. Else the entries there would
@@ -140,9 +141,9 @@ class Dispatcher:
 
     # -- acknowledgement and redelivery --------------------------------------------------------------------------
 
+    @abstractmethod
     def acknowledged(self, consumer: AttachedConsumer, positions: list[Position]) -> bool:
         """Entries were acknowledged one by one. Returns whether a blocked consumer may go on."""
-        raise NotImplementedError
 
     def acknowledged_in_part(self, consumer: AttachedConsumer, position: Position, left: int) -> bool:
         """Messages of an entry were acknowledged, and `left` of it are not. Returns whether a blocked consumer may go
@@ -170,9 +171,9 @@ class Dispatcher:
         """Hold nothing of the entries in front of that place. Returns whether a consumer or a key may go on."""
         return False
 
+    @abstractmethod
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         """Deliver again: these entries, or (None) all that the consumer has not acknowledged."""
-        raise NotImplementedError
 
     def redelivery_count(self, position: Position) -> int:
         """How often the entry was asked for again, as far as this dispatcher remembers."""
@@ -180,6 +181,7 @@ class Dispatcher:
 
     def forget(self, positions: list[Position]) -> None:
         """Entries that were to be delivered again no longer exist."""
+        return  # only some types keep them beside the cursor
 
     def set_aside(self, plan: ReadPlan, position: Position) -> bool:
         """The first entry of a plan, which stands at `position`, cannot be read: go on without it. Returns False, and

@@ -16,6 +16,7 @@ all or raises and changes nothing.
 """
 
 import itertools
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from typing import ClassVar
 
@@ -29,7 +30,7 @@ SlotRange = tuple[int, int]
 """First and last slot."""
 
 
-class HashRanges:
+class HashRanges(ABC):
     """What the three ways share: the slots as ranges, in order, each with its owner."""
 
     first_slot: ClassVar[int] = 0
@@ -46,13 +47,13 @@ class HashRanges:
         """The consumer that the slot belongs to."""
         return self._owners[bisect_left(self._ends, slot)]
 
+    @abstractmethod
     def add(self, consumer: AttachedConsumer) -> None:
         """A consumer joins. Raises ConsumerAssignError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self, consumer: AttachedConsumer) -> None:
         """A consumer leaves."""
-        raise NotImplementedError
 
     def obstacle(self, consumer: AttachedConsumer) -> AttachedConsumer | None:
         """A consumer whose slots the new one wants, too."""

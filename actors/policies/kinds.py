@@ -11,6 +11,7 @@ all: "not set" is no value of any kind.
 import dataclasses
 import enum
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar, cast
@@ -29,33 +30,33 @@ R = TypeVar("R", bound="FieldRecord")
 _PART = "part"
 
 
-class Kind(Generic[T]):
+class Kind(Generic[T], ABC):
     """See the module."""
 
     nothing: object = None
     """The plain value that says the same as none. To set it is to take the value away."""
 
     @property
+    @abstractmethod
     def text(self) -> str:
         """What a value is, for refusals and the reference."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def schema(self) -> Mapping[str, object]:
         """The JSON schema of plain values of the right type."""
-        raise NotImplementedError
 
     def meant(self, value: object) -> object:
         """The plain value that a request means, as Pulsar takes it; the value itself if it is none."""
         return value
 
+    @abstractmethod
     def fits(self, value: object) -> bool:
         """Whether a plain value has the right type."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, value: object) -> T:
         """The value of a plain one that fits."""
-        raise NotImplementedError
 
     def write(self, value: T) -> object:
         """The plain form."""

@@ -7,18 +7,19 @@ PINGs included.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 from ...runtime.rate_limit import RateLimit
 from ..policies.rates import PublishRate
 
 
-class Holder:
+class Holder(ABC):
     """Somebody because of whom a connection is not read."""
 
+    @abstractmethod
     def forget(self, connection: "Holdable") -> None:
         """A connection that was held is gone."""
-        raise NotImplementedError
 
 
 class Holdable(Protocol):

@@ -15,6 +15,7 @@ Implementations: `subscription` for persistent topics, `non_persistent` for othe
 
 import asyncio
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING
 
@@ -47,52 +48,52 @@ TRANSITIONS = {
 }
 
 
-class SubscriptionActs:
+class SubscriptionActs(ABC):
     """What consumers and the admin ask of a subscription, and what depends on how messages are kept."""
 
+    @abstractmethod
     def acknowledge(
         self, consumer: AttachedConsumer, positions: list[Position], parts: Sequence[PartOfBatch] = ()
     ) -> None:
         """Individual acknowledgement of entries; `parts` are single messages of batches."""
-        raise NotImplementedError
 
+    @abstractmethod
     def acknowledge_cumulative(self, consumer: AttachedConsumer, position: Position) -> None:
         """Everything up to and including `position` is done."""
-        raise NotImplementedError
 
+    @abstractmethod
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         """Deliver again what the consumer has not acknowledged: these entries, or (None) all of them."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def flush(self) -> None:
         """Wait until what is acknowledged is durable."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def seek(
         self, *, position: Position | None = None, publish_time_ms: int | None = None, ack_set: Sequence[int] = ()
     ) -> None:
         """Move to a position (inclusive) or to the first message published at that time or later. `ack_set` says which
         messages of the batch at the position are wanted. Its consumers are disconnected first and connect again by
         themselves."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def remove(self, consumer: AttachedConsumer | None, *, force: bool = False) -> None:
         """Delete it, on behalf of `consumer`. Raises BrokerMetadataError while others use it, unless forced."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def mark_delete_position(self) -> Position:
         """Everything up to it is acknowledged."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def backlog_entries(self) -> int:
         """Entries that are not acknowledged."""
-        raise NotImplementedError
 
+    @abstractmethod
     def figures(self, now_s: float) -> SubscriptionFigures:
         """For the admin."""
-        raise NotImplementedError
 
 
 class SubscriptionMembers(SubscriptionActs):
@@ -125,13 +126,13 @@ class SubscriptionMembers(SubscriptionActs):
         """It becomes typed, or idle (None)."""
         self.dispatcher = dispatcher
 
+    @abstractmethod
     def new_dispatcher(self, subscription_type: int, consumer: AttachedConsumer) -> Dispatcher:
         """The dispatcher of that type, as its first consumer wants it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wake(self) -> None:
         """Something changed that may allow dispatch. Cheap."""
-        raise NotImplementedError
 
     # -- consumers -----------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ A plain value is what JSON or Avro encoders take: numbers, text, bytes, lists, d
 `Unfit`, which collects the names of the fields on its way up.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
@@ -34,20 +35,20 @@ class Unfit(Exception):
         return f"{where} must be {self.expected}, not {type(self.value).__name__} {self.value!r:.60}"
 
 
-class ValueShape:
+class ValueShape(ABC):
     """One type. `text` says that the plain value is for JSON."""
 
+    @abstractmethod
     def definition(self, named: set[str]) -> object:
         """The type in Avro. Adds the names that it defines, and refers to those that are defined."""
-        raise NotImplementedError
 
+    @abstractmethod
     def to_plain(self, value: object, text: bool) -> object:
         """The plain value. Raises Unfit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def of_plain(self, plain: object) -> object:
         """The value. Raises Unfit."""
-        raise NotImplementedError
 
 
 class Scalar(ValueShape):
