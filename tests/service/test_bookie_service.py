@@ -368,7 +368,9 @@ def _syncs_a_journal(call):
     """A synced write, whole: it is durable when it returns. Or fdatasync, where the kernel has no such writes."""
     if not re.search(r"\.journal", call):
         return False
-    return call.startswith("fdatasync") or (call.startswith("pwritev2") and "RWF_DSYNC) = " in call)
+    return call.startswith("fdatasync") or (
+        call.startswith("pwritev2") and re.search(r"RWF_DSYNC\) += ", call) is not None
+    )
 
 
 def _finished_calls(text):
@@ -377,12 +379,23 @@ def _finished_calls(text):
     for line in text.splitlines():
         thread, rest = line.split(maxsplit=1)
         if rest.endswith("<unfinished ...>"):
-            begun[thread] = rest.removesuffix("<unfinished ...>")
+            begun[thread] = rest.removesuffix("<unfinished ...>").rstrip()
         elif rest.startswith("<..."):
-            done.append(begun.pop(thread, "") + rest)
+            done.append(begun.pop(thread, "") + re.sub(r"^<\.\.\. \w+ resumed>", "", rest))
         else:
             done.append(rest)
     return done
+
+
+def test_a_synced_write_that_another_thread_interrupts_in_the_trace_is_seen_as_one() -> None:
+    text = """
+7 pwritev2(5</b/1.journal>, [{"MARK0001.", 9}], 1, 0, RWF_DSYNC <unfinished ...>
+8 sendto(9<socket:[1]>, "\\0", 1, 0, NULL, 0) = 1
+7 <... pwritev2 resumed>)           = 9
+7 fdatasync(5</b/1.journal> <unfinished ...>
+7 <... fdatasync resumed>)          = 0"""
+    _, synced, also = _finished_calls(text.strip())
+    assert _syncs_a_journal(synced) and "MARK0001." in synced and _syncs_a_journal(also)
 
 
 def _index(events, start, matches):

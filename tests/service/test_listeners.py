@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 
 import magnetar
 from magnetar.cluster.command_line import app
-from magnetar.cluster.load import consume, produce
-from magnetar.cluster.terminal import consume as receiving
-from magnetar.cluster.terminal import produce as sending
+from magnetar.cluster.load import consuming, publishing
+from magnetar.cluster.terminal import receiving, sending
 from magnetar.protocol.errors import SettingError
 from magnetar.protocol.pulsar_pb2 import CommandLookupTopic
 from support.clients.sides import FACES, connect
@@ -145,8 +144,8 @@ def test_a_start_refuses_brokers_that_would_advertise_one_address(tmp_path: Path
     [
         (sending, ["produce", TOPIC, "-m", "a,b"]),
         (receiving, ["consume", TOPIC, "-s", "commands", "-n", "2"]),
-        (produce, ["perf", "produce", TOPIC, "-m", "10"]),
-        (consume, ["perf", "consume", TOPIC, "-sp", "Earliest", "-m", "10"]),
+        (publishing, ["perf", "produce", TOPIC, "-m", "10"]),
+        (consuming, ["perf", "consume", TOPIC, "-sp", "Earliest", "-m", "10"]),
     ],
     ids=["produce", "consume", "perf produce", "perf consume"],
 )

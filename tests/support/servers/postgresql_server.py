@@ -182,8 +182,10 @@ class PostgresqlServer:
         children = subprocess.run(
             ["ps", "-o", "pid=", "--ppid", str(self._process.pid)], check=True, capture_output=True, text=True
         ).stdout
-        for process in (self._process.pid, *map(int, children.split())):
-            os.kill(process, how)
+        os.kill(self._process.pid, how)
+        for child in map(int, children.split()):
+            with contextlib.suppress(ProcessLookupError):  # a backend that has ended since
+                os.kill(child, how)
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:
