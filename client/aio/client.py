@@ -1,14 +1,13 @@
 """The asyncio face of the client."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 
 from ...protocol.errors import AlreadyClosed, OperationNotSupported
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ..consuming.message import Message
-from ..consuming.topic_consumer import receipts
 from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
@@ -39,26 +38,6 @@ from .consumer import AsyncConsumer
 from .producer import AsyncProducer
 from .reader import AsyncReader, TopicReader
 from .table_view import AsyncTableView
-
-
-class AsyncReceiptConsumer(AsyncConsumer):
-    """What `AsyncClient.subscribe` makes with `ack_receipt_enabled`. Tasks that acknowledge together share a command.
-
-    Each call also raises what keeps the broker from storing the acknowledgement: its error, ConnectionClosed, or
-    Timeout. The message is then delivered again.
-    """
-
-    async def acknowledge(self, message: Message | MessageId) -> None:
-        self._consumer.acknowledge(message)
-        await receipts(self._consumer)
-
-    async def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
-        self._consumer.acknowledge_many(messages)
-        await receipts(self._consumer)
-
-    async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        self._consumer.acknowledge_cumulative(message)
-        await receipts(self._consumer)
 
 
 class AsyncClient:
@@ -316,8 +295,7 @@ class AsyncClient:
         configuration = ConsumerConfiguration.of({**locals(), **options})
         core = self._running_core()
         consumer = await open_consumer(core, configuration)
-        face = AsyncReceiptConsumer if configuration.ack_receipt_enabled else AsyncConsumer
-        return face(core, consumer)
+        return AsyncConsumer(core, consumer)
 
     async def create_reader(
         self,

@@ -8,7 +8,6 @@ from functools import partial
 from typing import TypeVar
 
 from ...protocol.errors import Timeout
-from ..consuming.intercepted import InterceptedConsumer
 from ..consuming.listeners import LoopListener, consumer_has_listener
 from ..consuming.message import Message
 from ..consuming.messages import Messages
@@ -34,8 +33,10 @@ class AsyncConsumer(ConsumerFacts, Pausing):
         self._core = core
         self._consumer = consumer
         self._receive_queue = consumer.receive_queue
-        if isinstance(consumer, InterceptedConsumer):
-            consumer.show_as(self)
+        self._with_receipts = consumer.configuration.ack_receipt_enabled
+        """Whether calls that acknowledge raise what keeps the broker from storing the acknowledgement."""
+        if consumer.interception is not None:
+            consumer.interception.show_as(self)
         self._receive_queue.defers = True
         listener, events = consumer.configuration.consumer_event_listener, consumer.receive_queue.events
         if listener is not None and events is not None:
@@ -159,6 +160,8 @@ class AsyncConsumer(ConsumerFacts, Pausing):
             OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
         """
         self._consumer.acknowledge(message)
+        if self._with_receipts:
+            await self._consumer.receipts()
 
     async def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
         """Acknowledge many messages at once.
@@ -171,6 +174,8 @@ class AsyncConsumer(ConsumerFacts, Pausing):
             OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
         """
         self._consumer.acknowledge_many(messages)
+        if self._with_receipts:
+            await self._consumer.receipts()
 
     async def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge everything up to and including a message.
@@ -184,6 +189,8 @@ class AsyncConsumer(ConsumerFacts, Pausing):
             OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
         """
         self._consumer.acknowledge_cumulative(message)
+        if self._with_receipts:
+            await self._consumer.receipts()
 
     async def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Have a message delivered again after `negative_ack_redelivery_delay_ms`.

@@ -69,24 +69,12 @@ class TopicReader:
         prefix = configuration.subscription_role_prefix
         name = configuration.subscription_name or f"{prefix or 'reader'}-{core.environment.random.hex(5)}"
         start = configuration.start_message_id
+        position = InitialPosition.Latest if start == MessageId.latest else InitialPosition.Earliest
+        own = {"subscription_name": name, "consumer_name": configuration.reader_name, "initial_position": position}
         self.configuration = configuration
         self.consumer = TopicConsumer(
             core,
-            ConsumerConfiguration(
-                topic=configuration.topic,
-                subscription_name=name,
-                consumer_name=configuration.reader_name,
-                receiver_queue_size=configuration.receiver_queue_size,
-                is_read_compacted=configuration.is_read_compacted,
-                initial_position=InitialPosition.Latest if start == MessageId.latest else InitialPosition.Earliest,
-                start_message_id_inclusive=configuration.start_message_id_inclusive,
-                schema=configuration.schema,
-                crypto_key_reader=configuration.crypto_key_reader,
-                crypto_failure_action=configuration.crypto_failure_action,
-                max_pending_chunked_message=configuration.max_pending_chunked_message,
-                auto_ack_oldest_chunked_message_on_queue_full=configuration.auto_ack_oldest_chunked_message_on_queue_full,
-                expire_time_of_incomplete_chunked_message_ms=configuration.expire_time_of_incomplete_chunked_message_ms,
-            ),
+            ConsumerConfiguration.of(configuration.shared_with(ConsumerConfiguration) | own),
             StartFilter(start, configuration.start_message_id_inclusive),
         )
         self._ranges = configuration.key_hash_ranges

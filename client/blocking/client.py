@@ -2,7 +2,7 @@
 
 import asyncio
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +12,7 @@ from ..aio.client import topic_partitions
 from ..aio.reader import TopicReader
 from ..consuming.listeners import check_called_on_thread
 from ..consuming.message import Message
-from ..consuming.topic_consumer import TopicConsumer, receipts
+from ..consuming.topic_consumer import TopicConsumer
 from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
@@ -42,26 +42,6 @@ from .loop import Running, obtain
 from .producer import Producer
 from .reader import Reader
 from .table_view import TableView
-
-
-class ReceiptConsumer(Consumer):
-    """What `Client.subscribe` makes with `ack_receipt_enabled`. Threads that acknowledge together share a command.
-
-    Each call also raises what keeps the broker from storing the acknowledgement: its error, ConnectionClosed, or
-    Timeout. The message is then delivered again.
-    """
-
-    def acknowledge(self, message: Message | MessageId) -> None:
-        self._consumer.acknowledge(message)
-        self._running.run(receipts(self._consumer))
-
-    def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
-        self._consumer.acknowledge_many(messages)
-        self._running.run(receipts(self._consumer))
-
-    def acknowledge_cumulative(self, message: Message | MessageId) -> None:
-        self._consumer.acknowledge_cumulative(message)
-        self._running.run(receipts(self._consumer))
 
 
 class Client:
@@ -307,8 +287,7 @@ class Client:
             ConsumerBusy: If the subscription admits no other consumer.
         """
         configuration = ConsumerConfiguration.of({**locals(), **options})
-        face = ReceiptConsumer if configuration.ack_receipt_enabled else Consumer
-        return face(self, self.open_consumer(configuration))
+        return Consumer(self, self.open_consumer(configuration))
 
     def create_reader(
         self,

@@ -15,7 +15,6 @@ from ...protocol.errors import Timeout
 from ..aio.consumer import is_enough
 from ..aio.facts import ConsumerFacts
 from ..aio.pausing import Pausing
-from ..consuming.intercepted import InterceptedConsumer
 from ..consuming.listeners import consumer_has_listener
 from ..consuming.message import Message
 from ..consuming.messages import Messages
@@ -55,7 +54,9 @@ class Consumer(ConsumerFacts, Pausing, OpensLater[ConsumerConfiguration]):
     Pickles as its client and configuration: the copy subscribes again when it is first used.
     """
 
-    _SET_BY_OPENING = frozenset({"_running", "_consumer", "_receive_queue", "_messages", "_receiver", "_listener"})
+    _SET_BY_OPENING = frozenset(
+        {"_running", "_consumer", "_receive_queue", "_messages", "_receiver", "_listener", "_with_receipts"}
+    )
 
     def __init__(self, client: "Client", consumer: TopicConsumer) -> None:
         self._client = client
@@ -63,8 +64,10 @@ class Consumer(ConsumerFacts, Pausing, OpensLater[ConsumerConfiguration]):
         self._running = client.running
         self._consumer = consumer
         self._receive_queue = consumer.receive_queue
-        if isinstance(consumer, InterceptedConsumer):
-            consumer.show_as(self)
+        self._with_receipts = consumer.configuration.ack_receipt_enabled
+        """Whether calls that acknowledge raise what keeps the broker from storing the acknowledgement."""
+        if consumer.interception is not None:
+            consumer.interception.show_as(self)
         self._messages = consumer.receive_queue.messages
         self._receiver = Receiver(client.running, consumer)
         self._listener = None
@@ -178,6 +181,8 @@ class Consumer(ConsumerFacts, Pausing, OpensLater[ConsumerConfiguration]):
             OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
         """
         self._consumer.acknowledge(message)
+        if self._with_receipts:
+            self._running.run(self._consumer.receipts())
 
     def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
         """Acknowledge many messages at once.
@@ -190,6 +195,8 @@ class Consumer(ConsumerFacts, Pausing, OpensLater[ConsumerConfiguration]):
             OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
         """
         self._consumer.acknowledge_many(messages)
+        if self._with_receipts:
+            self._running.run(self._consumer.receipts())
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Acknowledge everything up to and including a message.
@@ -203,6 +210,8 @@ class Consumer(ConsumerFacts, Pausing, OpensLater[ConsumerConfiguration]):
             OperationNotSupported: If the id belongs to another topic, or to a batch of unknown size.
         """
         self._consumer.acknowledge_cumulative(message)
+        if self._with_receipts:
+            self._running.run(self._consumer.receipts())
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Have a message delivered again after `negative_ack_redelivery_delay_ms`.

@@ -39,6 +39,7 @@ from ..core.message_id import MessageId, TopicMessageId, start_of
 from ..statistics.figures import ConsumerStats, ProducerStats
 from ..statistics.intervals import Counts, rate
 from .ack_sender import ConsumerAcks
+from .interception import ConsumerInterception
 from .message import Message, Opened, ReceivedEntry, entry_of
 from .messages import Messages
 from .partition_consumer import PartitionConsumer
@@ -228,7 +229,16 @@ class TopicConsumer:
         """What is done with messages that the application cannot handle; set before it is opened."""
         self.listening: LoopListener | None = None
         """The listener, if it runs on the loop."""
-        self._ours = self.topics.ours
+        self.interception: ConsumerInterception | None = None
+        """The face says which face interceptors are told."""
+        if configuration.interceptors:
+            self.interception = ConsumerInterception(
+                configuration.interceptors, self.topics.several, lambda: self.topic_text
+            )
+            self.receive_queue.screen = self.interception.before_consume
+            self.topics.on_made = self.interception.watch
+        self._ours = self.topics.ours if self.interception is None else {}
+        """Sources whose messages need nothing but the acknowledgement. With interceptors there are none."""
         self.statistics = ConsumerStatistics(
             core, self.receive_queue, self.topics, lambda: f"{self.consumer_name} on {self.topic_text}"
         )
@@ -281,6 +291,8 @@ class TopicConsumer:
             if self.letters is not None:
                 await self.letters.close()
             await self.topics.close()
+            if self.interception is not None:
+                self.interception.close()
 
     def inherited(self) -> None:
         """See `forking`."""
@@ -332,12 +344,19 @@ class TopicConsumer:
         if type(message) is Message and message[0].source in self._ours and not self._closed:
             # One of ours is a PartitionConsumer. To say so in a way that costs something would cost it per message.
             message[0].source.acks.acknowledge(message)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-        else:
+        elif self.interception is None:
             self._acks_of(message).acknowledge(message)
+        else:
+            with self.interception.tells([message]):
+                self._acks_of(message).acknowledge(message)
 
     def acknowledge_many(self, messages: Iterable[Message | MessageId]) -> None:
         """All these messages are done."""
-        if isinstance(messages, Messages):
+        if self.interception is not None:
+            told = [*messages]
+            with self.interception.tells(told):
+                self._acknowledge_list(told)
+        elif isinstance(messages, Messages):
             for part in messages.parts:
                 if not isinstance(part, Opened):
                     self._acknowledge_list([*part])
@@ -364,11 +383,23 @@ class TopicConsumer:
 
     def acknowledge_cumulative(self, message: Message | MessageId) -> None:
         """Everything of the message's partition up to it is done."""
-        if not self.configuration.consumer_type.keeps_order:
-            raise CumulativeAcknowledgementNotAllowedError(
-                "a Shared or Key_Shared subscription has no cumulative acknowledgement: acknowledge each message"
-            )
-        self._acks_of(message).acknowledge_cumulative(_id_of(message))
+        if self.interception is None:
+            if not self.configuration.consumer_type.keeps_order:
+                raise _without_order()
+            self._acks_of(message).acknowledge_cumulative(_id_of(message))
+            return
+        with self.interception.tells([message], cumulative=True):
+            if not self.configuration.consumer_type.keeps_order:
+                raise _without_order()
+            self._acks_of(message).acknowledge_cumulative(_id_of(message))
+
+    async def receipts(self) -> None:
+        """Until all that was acknowledged before the call has its receipt, with `ack_receipt_enabled`. On the loop.
+
+        Raises the broker's error, ConnectionClosed, Timeout, and why a subscription ended.
+        """
+        awaited = [one.acks.receipts for one in self.consumers]
+        await together([one.receive() for one in awaited if one is not None])
 
     def negative_acknowledge(self, message: Message | MessageId) -> None:
         """Have the message delivered again after the delay."""
@@ -506,13 +537,10 @@ async def _last_message_id(of: TopicConsumer, consumer: PartitionConsumer) -> Me
     return MessageId(consumer.partition if entry_id >= 0 else -1, ledger_id, entry_id, index, size)
 
 
-async def receipts(consumer: TopicConsumer) -> None:
-    """Until all that was acknowledged before the call has its receipt, for consumers with receipts. On the loop.
-
-    Raises the broker's error, ConnectionClosed, Timeout, and why a subscription ended.
-    """
-    awaited = [one.acks.receipts for one in consumer.consumers]
-    await together([one.receive() for one in awaited if one is not None])
+def _without_order() -> CumulativeAcknowledgementNotAllowedError:
+    return CumulativeAcknowledgementNotAllowedError(
+        "a Shared or Key_Shared subscription has no cumulative acknowledgement: acknowledge each message"
+    )
 
 
 def _id_of(message: Message | MessageId) -> MessageId:

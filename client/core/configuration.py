@@ -6,9 +6,9 @@ InvalidConfiguration, before anything is sent.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from enum import IntEnum
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
@@ -27,6 +27,8 @@ from .options import (
     checked_topics,
     compiled_pattern,
     option,
+    unsupported,
+    without_effect,
 )
 from .outgoing_message import OutgoingMessage
 from .redelivery_backoff import RedeliveryBackoff, check_backoff
@@ -160,34 +162,42 @@ class ClientConfiguration(Options):
     """One client. Without `service_url` the cluster is found through Ray."""
 
     CALL = "Client"
-    UNSUPPORTED = (
-        "authentication",
-        "log_conf_file_path",
-        "use_tls",
-        "tls_trust_certs_file_path",
-        "tls_allow_insecure_connection",
-        "tls_validate_hostname",
-        "logger",
-        "tls_private_key_file_path",
-        "tls_certificate_file_path",
-    )
-    WITHOUT_EFFECT = ("io_threads", "message_listener_threads")
 
     service_url: str | None = option(
         None,
-        "`pulsar://host:port`, several as `pulsar://a:1,b:2`. With `pulsar+proxy://` these brokers forward to others.",
+        "`pulsar://host:port`, several as `pulsar://a:1,b:2`. With `pulsar+proxy://` these brokers forward to the "
+        "others, which the client does not reach. None finds the cluster through Ray.",
         text=True,
     )
+    authentication: ClassVar[object] = unsupported(None)
     operation_timeout_seconds: int = option(
         30, "Seconds that creating a producer, subscribing and seeking may take.", minimum=1
     )
-    connection_timeout_ms: int = option(10_000, "Milliseconds that opening a connection may take.", minimum=1)
+    io_threads: ClassVar[int] = without_effect(1)
+    message_listener_threads: ClassVar[int] = without_effect(1)
     concurrent_lookup_requests: int = option(50_000, "Maximum number of lookups in flight.", minimum=1)
-    keep_alive_interval_s: float = option(
-        30.0, "The client sends a PING after this many silent seconds. After as many more it closes the connection."
+    log_conf_file_path: ClassVar[object] = unsupported(None)
+    stats_interval_in_seconds: int = option(
+        600,
+        "Seconds of an interval of statistics. `get_stats` shows the rates and latencies of the last whole interval, "
+        "and the client logs them with level INFO. With 0 it logs nothing, and the rates are of the time since the "
+        "beginning.",
+        minimum=0,
     )
+    use_tls: ClassVar[bool] = unsupported(False)
+    tls_trust_certs_file_path: ClassVar[object] = unsupported(None)
+    tls_allow_insecure_connection: ClassVar[bool] = unsupported(False)
+    tls_validate_hostname: ClassVar[bool] = unsupported(False)
+    logger: ClassVar[object] = unsupported(None)
+    connection_timeout_ms: int = option(10_000, "Milliseconds that opening a connection may take.", minimum=1)
     listener_name: str | None = option(
         None, "The listener whose address lookups ask for, one of the brokers' `advertisedListeners`.", text=True
+    )
+    tls_private_key_file_path: ClassVar[object] = unsupported(None)
+    tls_certificate_file_path: ClassVar[object] = unsupported(None)
+    _: KW_ONLY
+    keep_alive_interval_s: float = option(
+        30.0, "The client sends a PING after this many silent seconds. After as many more it closes the connection."
     )
     silence_timeout_ms: int = option(
         1_000,
@@ -195,7 +205,6 @@ class ClientConfiguration(Options):
         "moves there if that changed; 0 = it never asks.",
         minimum=0,
     )
-    stats_interval_in_seconds: int = option(600, "Seconds of an interval of statistics; 0 = without end.", minimum=0)
     backoff_initial_ms: int = option(20, "Milliseconds before the first retry.", minimum=1)
     backoff_maximum_ms: int = option(5_000, "Maximum milliseconds between two retries.", minimum=1)
     partitions_update_interval_s: int = option(
@@ -229,7 +238,9 @@ class ProducerConfiguration(Options):
     CALL = "create_producer"
     topic: str = option(doc="Any form of a topic's name.", text=True)
     producer_name: str | None = option(None, "By default the broker chooses a name.", text=True)
-    schema: Schema | None = option(None, "How values are encoded; without one they are bytes.")
+    schema: Schema | None = option(
+        None, "How values are encoded, such as `JsonSchema(Order)`; without one they are bytes.", given="object"
+    )
     initial_sequence_id: int | None = option(None, "The first message gets the next sequence id.", minimum=-1)
     send_timeout_millis: int = option(30_000, "Milliseconds until a send fails with Timeout; 0 = never.", minimum=0)
     compression_type: CompressionType = option(
@@ -244,38 +255,41 @@ class ProducerConfiguration(Options):
     batching_max_publish_delay_ms: int = option(
         10, "Maximum milliseconds that a batch waits for more messages.", minimum=0
     )
+    chunking_enabled: bool = option(
+        False,
+        "Whether a message that is too large for one entry is published in chunks. Needs batching off, and a "
+        "persistent topic.",
+    )
     message_routing_mode: PartitionsRoutingMode = option(
         PartitionsRoutingMode.RoundRobinDistribution, "Which partition a message goes to.", choice=PartitionsRoutingMode
     )
-    hashing_scheme: HashingScheme = option(
-        HashingScheme.JavaStringHash, "The hash of a key that chooses the partition.", choice=HashingScheme
-    )
-    properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
-    batching_type: BatchingType = option(BatchingType.Default, "Which messages may share a batch.", choice=BatchingType)
     lazy_start_partitioned_producers: bool = option(
         False, "Whether a partition gets its producer with its first message only."
     )
+    properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
+    batching_type: BatchingType = option(BatchingType.Default, "Which messages may share a batch.", choice=BatchingType)
+    encryption_key: str | Sequence[str] | None = option(
+        None, "Name of the key that messages are encrypted with, or several names."
+    )
+    crypto_key_reader: CryptoKeyReader | None = option(None, "Where the public keys come from.")
     access_mode: ProducerAccessMode = option(
         ProducerAccessMode.Shared, "Whether others may publish beside this producer.", choice=ProducerAccessMode
-    )
-    interceptors: Sequence[ProducerInterceptor] = option((), "What is told of messages and receipts, in order.")
-    initial_subscription_name: str | None = option(
-        None, "A subscription that the broker creates with the topic, at its beginning.", text=True
     )
     message_router: Callable[[OutgoingMessage, int], int] | None = option(
         None, "Called as `router(message, partitions)` with CustomPartition; returns the partition's index."
     )
-    encryption_key: str | Sequence[str] | None = option(
-        None, "Name of the key that messages are encrypted with, or several: any of them opens the messages."
+    hashing_scheme: HashingScheme = option(
+        HashingScheme.JavaStringHash, "The hash of a key that chooses the partition.", choice=HashingScheme
     )
-    crypto_key_reader: CryptoKeyReader | None = option(None, "Where the public keys come from.")
+    _: KW_ONLY
+    interceptors: Sequence[ProducerInterceptor] = option((), "What is told of messages and receipts, in order.")
+    initial_subscription_name: str | None = option(
+        None, "A subscription that the broker creates with the topic, at its beginning.", text=True
+    )
     crypto_failure_action: ProducerCryptoFailureAction = option(
         ProducerCryptoFailureAction.FAIL,
         "What happens when no public key is to be had.",
         choice=ProducerCryptoFailureAction,
-    )
-    chunking_enabled: bool = option(
-        False, "Whether a message that is too large for one entry is published in chunks; needs batching off."
     )
     stop_on_failure: bool = option(
         False, "Whether a message that fails ends its producer of the topic or partition, so that none overtakes it."
@@ -311,15 +325,15 @@ class ConsumerConfiguration(Options):
     """One consumer."""
 
     CALL = "subscribe"
-    UNSUPPORTED = ("replicate_subscription_state_enabled",)
-    WITHOUT_EFFECT = ("broker_consumer_stats_cache_time_ms",)
 
     topic: WantedTopics = option(doc="A topic's name in any form, a list of names, or a compiled pattern.")
     subscription_name: str = option(doc="The subscription, which is created if it does not exist.", text=True)
     consumer_type: ConsumerType = option(
         ConsumerType.Exclusive, "How the consumers of the subscription share its messages.", choice=ConsumerType
     )
-    schema: Schema | None = option(None, "How values are decoded; without one they are bytes.")
+    schema: Schema | None = option(
+        None, "How values are decoded, such as `JsonSchema(Order)`; without one they are bytes.", given="object"
+    )
     message_listener: Callable[..., object] | None = option(
         None, "Called as `listener(consumer, message)`, for one message at a time."
     )
@@ -333,34 +347,55 @@ class ConsumerConfiguration(Options):
     unacked_messages_timeout_ms: int | None = option(
         None, "Milliseconds after which an unacknowledged message is delivered again; 0 = never.", minimum=0
     )
+    broker_consumer_stats_cache_time_ms: ClassVar[int] = without_effect(30_000)
+    negative_ack_redelivery_delay_ms: int = option(
+        60_000, "Milliseconds from a negative acknowledgement to the redelivery.", minimum=0
+    )
+    is_read_compacted: bool = option(False, "Get only the last message of each key of what is compacted.")
+    properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
+    pattern_auto_discovery_period: int = option(
+        60, "Seconds between two looks for topics that match the pattern, or that a list names.", minimum=1, unit="s"
+    )
+    initial_position: InitialPosition = option(
+        InitialPosition.Latest, "Where a new subscription starts.", choice=InitialPosition
+    )
+    crypto_key_reader: CryptoKeyReader | None = option(None, "Where the private keys come from.")
+    replicate_subscription_state_enabled: ClassVar[bool] = unsupported(False)
+    max_pending_chunked_message: int = option(
+        10, "Maximum number of messages that the consumer puts together from chunks at a time; 0 = no limit.", minimum=0
+    )
+    auto_ack_oldest_chunked_message_on_queue_full: bool = option(
+        False, "Beyond that number the oldest incomplete message is acknowledged, instead of asked for again."
+    )
+    start_message_id_inclusive: bool = option(False, "Whether a seek to a message redelivers that message.")
+    batch_receive_policy: ConsumerBatchReceivePolicy | None = option(None, "When `batch_receive` returns.")
+    key_shared_policy: ConsumerKeySharedPolicy | None = option(
+        None, "How KeyShared consumers divide the keys; by default AutoSplit, in order."
+    )
+    batch_index_ack_enabled: bool = option(
+        False, "Whether single messages of a batch are acknowledged, where the broker has that switched on, too."
+    )
+    regex_subscription_mode: RegexSubscriptionMode = option(
+        RegexSubscriptionMode.PersistentOnly, "Which topics a pattern takes.", choice=RegexSubscriptionMode
+    )
+    dead_letter_policy: ConsumerDeadLetterPolicy | None = option(
+        None, "When messages go to a dead letter topic. For Shared and KeyShared subscriptions."
+    )
+    crypto_failure_action: ConsumerCryptoFailureAction = option(
+        ConsumerCryptoFailureAction.FAIL,
+        "What happens to a message that cannot be decrypted.",
+        choice=ConsumerCryptoFailureAction,
+    )
+    is_pattern_topic: bool = option(False, "Whether `topic` is the text of a pattern.")
+    _: KW_ONLY
     ack_timeout_tick_time_ms: int = option(
         1_000, "Milliseconds between two looks for messages that are unacknowledged for too long.", minimum=1
     )
     ack_timeout_redelivery_backoff: RedeliveryBackoff | None = option(
         None, "Added to `unacked_messages_timeout_ms`, such as a `MultiplierRedeliveryBackoff`."
     )
-    negative_ack_redelivery_delay_ms: int = option(
-        60_000, "Milliseconds from a negative acknowledgement to the redelivery.", minimum=0
-    )
     negative_ack_redelivery_backoff: RedeliveryBackoff | None = option(
         None, "In place of `negative_ack_redelivery_delay_ms`, such as a `MultiplierRedeliveryBackoff`."
-    )
-    is_read_compacted: bool = option(False, "Get only the last message of each key of what is compacted.")
-    properties: Mapping[str, str] = option(doc="Shown in the topic's statistics.", texts=True)
-    initial_position: InitialPosition = option(
-        InitialPosition.Latest, "Where a new subscription starts.", choice=InitialPosition
-    )
-    pattern_auto_discovery_period: int = option(
-        60, "Seconds between two looks for topics that match the pattern, or that a list names.", minimum=1, unit="s"
-    )
-    regex_subscription_mode: RegexSubscriptionMode = option(
-        RegexSubscriptionMode.PersistentOnly, "Which topics a pattern takes.", choice=RegexSubscriptionMode
-    )
-    is_pattern_topic: bool = option(False, "Whether `topic` is the text of a pattern.")
-    start_message_id_inclusive: bool = option(False, "Whether a seek to a message redelivers that message.")
-    batch_receive_policy: ConsumerBatchReceivePolicy | None = option(None, "When `batch_receive` returns.")
-    dead_letter_policy: ConsumerDeadLetterPolicy | None = option(
-        None, "When messages go to a dead letter topic. For Shared and KeyShared subscriptions."
     )
     enable_retry: bool = option(
         False, "Take the retry letter topic, too, and allow `reconsume_later`. For Shared subscriptions."
@@ -379,28 +414,10 @@ class ConsumerConfiguration(Options):
     )
     interceptors: Sequence[ConsumerInterceptor] = option((), "What is told of messages and acknowledgements, in order.")
     ack_group_time_ms: int = option(100, "Maximum milliseconds that the client gathers acknowledgements.", minimum=0)
-    batch_index_ack_enabled: bool = option(
-        False, "Whether single messages of a batch are acknowledged, where the broker has that switched on, too."
-    )
     ack_receipt_enabled: bool = option(False, "Whether calls that acknowledge wait for the broker's receipt.")
     ack_group_max: int = option(1_000, "Maximum number of acknowledgements that the client gathers.", minimum=1)
-    crypto_key_reader: CryptoKeyReader | None = option(None, "Where the private keys come from.")
-    crypto_failure_action: ConsumerCryptoFailureAction = option(
-        ConsumerCryptoFailureAction.FAIL,
-        "What happens to a message that cannot be decrypted.",
-        choice=ConsumerCryptoFailureAction,
-    )
-    max_pending_chunked_message: int = option(
-        10, "Maximum number of messages that the consumer puts together from chunks at a time; 0 = no limit.", minimum=0
-    )
-    auto_ack_oldest_chunked_message_on_queue_full: bool = option(
-        False, "Beyond that number the oldest incomplete message is acknowledged, instead of asked for again."
-    )
     expire_time_of_incomplete_chunked_message_ms: int = option(
         60_000, "Milliseconds after which an incomplete message is acknowledged and dropped; 0 = never.", minimum=0
-    )
-    key_shared_policy: ConsumerKeySharedPolicy | None = option(
-        None, "How KeyShared consumers divide the keys; by default AutoSplit, in order."
     )
     consumer_event_listener: ConsumerEventListener | None = option(
         None, "Told when a Failover consumer becomes active or inactive."
@@ -460,7 +477,9 @@ class ReaderConfiguration(Options):
     CALL = "create_reader"
     topic: str | Sequence[str] = option(doc="A topic's name in any form, or a list of names.")
     start_message_id: MessageId = option(doc="The reader starts behind this message.")
-    schema: Schema | None = option(None, "How values are decoded; without one they are bytes.")
+    schema: Schema | None = option(
+        None, "How values are decoded, such as `JsonSchema(Order)`; without one they are bytes.", given="object"
+    )
     reader_listener: Callable[..., object] | None = option(
         None, "Called as `listener(reader, message)`, for one message at a time."
     )
@@ -468,18 +487,19 @@ class ReaderConfiguration(Options):
     reader_name: str | None = option(None, "Shown in the topic's statistics.", text=True)
     subscription_role_prefix: str | None = option(None, "Prefix of the name of the reader's subscription.", text=True)
     is_read_compacted: bool = option(False, "Get only the last message of each key of what is compacted.")
+    crypto_key_reader: CryptoKeyReader | None = option(None, "Where the private keys come from.")
     start_message_id_inclusive: bool = option(False, "Start at the start message, not behind it.")
+    crypto_failure_action: ConsumerCryptoFailureAction = option(
+        ConsumerCryptoFailureAction.FAIL,
+        "What happens to a message that cannot be decrypted.",
+        choice=ConsumerCryptoFailureAction,
+    )
+    _: KW_ONLY
     subscription_name: str | None = option(
         None, "The name of the reader's subscription; by default a prefix and random characters.", text=True
     )
     key_hash_ranges: Sequence[tuple[int, int]] | None = option(
         None, "Read only messages whose key's hash is in one of these ranges within 0 to 65,535, both ends included."
-    )
-    crypto_key_reader: CryptoKeyReader | None = option(None, "Where the private keys come from.")
-    crypto_failure_action: ConsumerCryptoFailureAction = option(
-        ConsumerCryptoFailureAction.FAIL,
-        "What happens to a message that cannot be decrypted.",
-        choice=ConsumerCryptoFailureAction,
     )
     max_pending_chunked_message: int = option(
         10, "Maximum number of messages that the reader puts together from chunks at a time; 0 = no limit.", minimum=0

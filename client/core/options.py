@@ -1,9 +1,10 @@
 """How options of clients, producers, consumers and readers are declared and checked, each in one place.
 
 An option is a field of a frozen dataclass that derives from `Options`: its default, its doc line, and what it may be.
-The calls of both public faces keep the official client's long signatures; `Options.of` turns their arguments into
-options. What a call takes besides is declared too: UNSUPPORTED parameters are refused when they ask for anything, and
-WITHOUT_EFFECT ones are taken and ignored. A test compares declarations and signatures.
+The calls of both public faces keep the official client's long signatures, which `tests/tools/generate_faces.py` writes
+from the declarations, in their order. Options behind `KW_ONLY` have no parameter: calls take them among `**options`.
+`Options.of` turns the arguments into options. What a call takes besides is declared in its place, too: the client
+refuses `unsupported` parameters when they ask for anything, and ignores `without_effect` ones.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING
 from enum import IntEnum
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast, overload
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, cast, overload
 
 from ...protocol.errors import InvalidConfiguration, OperationNotSupported
 
@@ -34,6 +35,7 @@ def option(
     choice: type[IntEnum] | None = None,
     text: bool = False,
     unit: str = "",
+    given: str = "",
 ) -> T: ...
 @overload
 def option(*, doc: str, text: bool = False, texts: bool = False) -> Any: ...
@@ -46,17 +48,19 @@ def option(
     text: bool = False,
     texts: bool = False,
     unit: str = "",
+    given: str = "",
 ) -> object:
     """Declare an option. Without a default it must be given.
 
     Args:
         default: The official client's default. None means that the option may be left out.
-        doc: One line for the reference, with the unit.
+        doc: One line for the reference and the docstrings of calls, with the unit.
         minimum: The option is an integer of at least this.
         choice: The option is a member of this enumeration.
         text: The option is a string that is not empty.
         texts: The option is a mapping of strings to strings, by default empty.
         unit: For the reference, where the option's name does not end with it.
+        given: The annotation of the calls' parameter, where calls take more than the option's type.
     """
     metadata = {"doc": doc, "minimum": minimum, "choice": choice, "text": text, "texts": texts, "unit": unit}
     if texts:
@@ -66,14 +70,35 @@ def option(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+class Besides(NamedTuple):
+    """A parameter of a call that is no option, because nothing here makes use of it."""
+
+    default: object
+    refused: bool
+    """Whether the call raises OperationNotSupported when the parameter asks for anything."""
+
+
+def unsupported(default: T) -> T:
+    """Declare a parameter of the official client whose feature is missing here."""
+    return cast(T, Besides(default, refused=True))  # only `Options` looks at it
+
+
+def without_effect(default: T) -> T:
+    """Declare a parameter of the official client that calls take and ignore."""
+    return cast(T, Besides(default, refused=False))  # only `Options` looks at it
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The options of one kind of object; see the module."""
 
     CALL: ClassVar[str] = ""
     """The call that takes them, for messages."""
-    UNSUPPORTED: ClassVar[tuple[str, ...]] = ()
-    WITHOUT_EFFECT: ClassVar[tuple[str, ...]] = ()
+    BESIDES: ClassVar[dict[str, Besides]] = {}
+    """The other parameters of that call."""
+
+    def __init_subclass__(cls) -> None:
+        cls.BESIDES = {name: value for name, value in vars(cls).items() if isinstance(value, Besides)}
 
     @classmethod
     def of(cls, arguments: Mapping[str, object]) -> Self:
@@ -83,10 +108,19 @@ class Options:
         """
         names = [field.name for field in dataclasses.fields(cls)]
         for name in arguments:
-            if name not in {*names, *cls.UNSUPPORTED, *cls.WITHOUT_EFFECT, "self", "options"}:
+            if name not in {*names, *cls.BESIDES, "self", "options"}:
                 raise TypeError(f"{cls.CALL}() got an unexpected keyword argument {name!r}")
-        refuse(cls.CALL, **{name: arguments[name] for name in cls.UNSUPPORTED if name in arguments})
+        refused = [name for name, parameter in cls.BESIDES.items() if parameter.refused]
+        refuse(cls.CALL, **{name: arguments[name] for name in refused if name in arguments})
         return cls(**{name: arguments[name] for name in names if name in arguments})
+
+    def shared_with(self, kind: "type[Options]") -> dict[str, object]:
+        """The values of the options that `kind` declares by the same names."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.name in kind.__dataclass_fields__
+        }
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

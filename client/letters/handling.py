@@ -36,7 +36,6 @@ from ...protocol.errors import (
     TopicNotFound,
 )
 from ...protocol.topics import TopicName
-from ..consuming.intercepted import InterceptedConsumer
 from ..consuming.message import Message, ReceivedEntry
 from ..consuming.partition_consumer import PartitionConsumer
 from ..consuming.topic_consumer import TopicConsumer
@@ -392,12 +391,11 @@ def _key_of(message: Message) -> str | None:
 async def open_consumer(core: Core, configuration: ConsumerConfiguration) -> TopicConsumer:
     """A subscribed consumer, with letters if it is configured for them. Raises the first refusal."""
     policy = LetterPolicy.of(configuration, lambda: random_name(core))
-    kind = InterceptedConsumer if configuration.interceptors else TopicConsumer
     if policy is None:
-        consumer = kind(core, configuration)
+        consumer = TopicConsumer(core, configuration)
     else:
         also = () if policy.retry_topic is None else (policy.retry_topic,)
-        consumer = kind(core, configuration, also=also)
+        consumer = TopicConsumer(core, configuration, also=also)
         letters = consumer.letters = consumer.receive_queue.gate = Letters(core, consumer, policy)
         consumer.statistics.letters = letters.stats
     await consumer.open()
