@@ -262,7 +262,7 @@ class OrphanLedgers:
             keys = written[first : first + RECORDS_PER_PAGE]
             for key, record in zip(keys, await self._store.get_many(keys), strict=True):
                 try:
-                    named = _named_by(key, record.value) if record is not None else ()
+                    named = ledgers_named_by(key, record.value) if record is not None else ()
                 except MetadataError as error:  # the search says so
                     logger.debug("%s cannot be read: %s", key, error)
                     continue
@@ -279,6 +279,6 @@ def _ledger_with_key(key: str, value: bytes) -> Iterable[int]:
         return ()
 
 
-def _named_by(key: str, value: bytes) -> Iterable[int]:
+def ledgers_named_by(key: str, value: bytes) -> Iterable[int]:
     """The ledgers that a record names. Raises MetadataError."""
     return [one for kind in RECORD_KINDS if key.startswith(kind.prefix) for one in kind.ledgers_named_by(key, value)]

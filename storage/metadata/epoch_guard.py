@@ -4,11 +4,11 @@
 raised it again, tested in the same transaction. A coordinator that was stopped, replaced and woken up therefore changes
 nothing: its writes raise MetadataUnavailable, and `on_superseded` tells it to go.
 
-A creation names no version, only that the record is not there. So one whose outcome is unknown could be carried out
-after a later try had created the record, and somebody had deleted it: the record would come back. So before the first
-deletion behind such a creation, the coordinator writes the record of its epoch once more. The guard has another version
-then, and everything that was asked for under the old one is always refused. A write under way that is refused for
-this reason alone is asked for again under the new guard.
+A creation names no version, only that the record is not there. One whose outcome is unknown could be carried out after
+a later try had created the record, and somebody had deleted it: the record would come back. So before the first
+deletion behind such a creation, the coordinator writes the record of its epoch once more. The guard has a higher
+version then, and everything that was asked for under the old one is always refused. A write under way that is refused
+for this reason alone is asked for again under the new guard.
 """
 
 import asyncio
@@ -106,24 +106,25 @@ class EpochMetadataStore:
 
     async def _read_guard(self) -> None:
         """Take over the version that the record of this epoch has. Raises MetadataUnavailable, also if another
-        coordinator has raised the epoch."""
+        coordinator has raised the epoch, or the record is an older one."""
         guard = self._guard
         record = await self._inner.get(guard.key)
-        if record is None or record.value != pack({"epoch": self.epoch}):
+        if record is None or record.value != _epoch_record(self.epoch) or record.version < guard.version:
             raise self._end(StaleEpoch(f"{guard.key} is no longer at version {guard.version}"))
-        if record.version > self._guard.version:
-            self._guard = Guard(guard.key, record.version)
+        self._has_version(record.version)
 
     async def _renew_guard(self) -> None:
         """Have everything refused that was asked for before. Raises MetadataUnavailable, OutcomeUnknown."""
         guard = self._guard
         try:
-            version = await self._inner.put(guard.key, pack({"epoch": self.epoch}), guard.version)
+            self._has_version(await self._inner.put(guard.key, _epoch_record(self.epoch), guard.version))
         except BadVersion:
             await self._read_guard()  # an earlier try was carried out, or this coordinator is superseded
-        else:
-            if version > self._guard.version:
-                self._guard = Guard(guard.key, version)
+
+    def _has_version(self, version: int) -> None:
+        """The record of this epoch has had this version. An answer may come behind that of a later one."""
+        if version > self._guard.version:
+            self._guard = Guard(self._guard.key, version)
 
     def _refuse_guard(self, guard: Guard | None) -> None:
         if guard is not None:
@@ -156,13 +157,17 @@ async def raise_epoch(store: MetadataStore) -> EpochMetadataStore:
             raise ClusterError("the metadata store holds no cluster: create one with `magnetar start`")
         epoch = int(unpack(record.value)["epoch"]) + 1
         try:
-            version = await store.put(metadata_keys.COORDINATOR_EPOCH, pack({"epoch": epoch}), record.version)
+            version = await store.put(metadata_keys.COORDINATOR_EPOCH, _epoch_record(epoch), record.version)
         except (BadVersion, OutcomeUnknown):
             continue  # another one was faster, or it may have been us: go above it, an epoch more does not matter
         return EpochMetadataStore(store, epoch, Guard(metadata_keys.COORDINATOR_EPOCH, version))
     raise MetadataUnavailable(
         f"the coordinator's epoch could not be raised in {TRIES_MAX} tries: other coordinators keep starting"
     )
+
+
+def _epoch_record(epoch: int) -> bytes:
+    return pack({"epoch": epoch})
 
 
 def _nobody(writes: Sequence[Write]) -> None:

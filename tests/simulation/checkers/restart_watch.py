@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
-from magnetar.actors.auditor.orphans import RECORD_KINDS
+from magnetar.actors.auditor.orphans import ledgers_named_by
 from magnetar.protocol.names import ROLE_BOOKIE
 from magnetar.storage.bookie.entry_store import EntryStore
 from magnetar.storage.bookie.held_ledgers import HeldLedger
@@ -98,13 +98,8 @@ class RestartWatch:
                 )
 
     def _named_ledgers(self) -> set[int]:
-        return {
-            ledger_id
-            for key, record in self._records.by_key.items()
-            for kind in RECORD_KINDS
-            if kind.names_ledgers and key.startswith(kind.prefix)
-            for ledger_id in kind.ledgers_named_by(key, record.value)
-        }
+        records = self._records.by_key.items()
+        return {ledger_id for key, record in records for ledger_id in ledgers_named_by(key, record.value)}
 
     def _lacking(
         self,

@@ -10,7 +10,7 @@ from magnetar.protocol.errors import KeyExists, MetadataUnavailable, OutcomeUnkn
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore, raise_epoch
 from magnetar.storage.metadata.memory import MemoryMetadataStore
-from magnetar.storage.metadata.store import Guard, Write, WriteResult, pack
+from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult, pack
 
 KEY = "topics/persistent/public/default/t"
 
@@ -134,6 +134,19 @@ async def test_another_coordinator_still_ends_this_one():
     assert office.superseded and await database.get(KEY) is not None
     with pytest.raises(MetadataUnavailable, match="superseded"):
         await office.verify()
+
+
+async def test_a_coordinator_ends_when_the_database_has_an_older_record_of_its_epoch():
+    """As after a failover of the database to a replica that lacks the renewal."""
+    office, database = await office_and_database()
+    before = await database.get(metadata_keys.COORDINATOR_EPOCH)
+    assert before is not None
+    await create_in_the_second_try(office, database)
+    await office.delete(KEY, None)
+    database.records.store(metadata_keys.COORDINATOR_EPOCH, Versioned(before.value, before.version))
+    with pytest.raises(MetadataUnavailable, match="superseded"):
+        await office.verify()
+    assert office.superseded
 
 
 async def test_a_renewal_does_not_keep_another_coordinator_from_the_epoch():
