@@ -23,7 +23,7 @@ Buffer = bytes | bytearray | memoryview
 class FrameCutter:
     """Cuts `[u32 size][size bytes]` frames out of chunks. `frame_size_max` bounds the size field, in bytes."""
 
-    __slots__ = ("_broken", "_buffer", "_needed", "frame_size_max", "frame_size_min")
+    __slots__ = ("_broken", "_buffer", "_needed", "between_frames", "frame_size_max", "frame_size_min")
 
     def __init__(self, frame_size_max: int, frame_size_min: int = 0) -> None:
         self.frame_size_max = frame_size_max
@@ -31,16 +31,13 @@ class FrameCutter:
         self._buffer = bytearray()
         self._needed = 0
         self._broken = False
+        self.between_frames = True
+        """Whether the next byte begins a frame. An attribute, because it is asked for with each chunk."""
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of the unfinished frame kept between chunks."""
         return len(self._buffer)
-
-    @property
-    def between_frames(self) -> bool:
-        """Whether the next byte begins a frame."""
-        return not self._buffer and not self._broken
 
     def cut(self, data: bytes | bytearray | memoryview) -> tuple[memoryview, list[tuple[int, int]]]:
         """The frames that `data` completes: a view, and where in it each frame begins (behind its size) and ends.
@@ -56,6 +53,7 @@ class FrameCutter:
             if len(buffer) < self._needed:
                 return memoryview(b""), []
             self._buffer = bytearray()
+            self.between_frames = True
             view = memoryview(buffer)
         else:
             view = memoryview(data)
@@ -69,7 +67,7 @@ class FrameCutter:
                 break
             size: int = _SIZE.unpack_from(view, position)[0]
             if size > size_max or size < size_min:
-                self._broken = True
+                self.fail()
                 if size > size_max:
                     raise FrameTooLarge(
                         f"a frame has {size} bytes, but {size_max} are allowed",
@@ -85,9 +83,11 @@ class FrameCutter:
             frames.append((start, position))
         if position < end:
             self._buffer += view[position:]
+            self.between_frames = False
         return view, frames
 
     def fail(self) -> None:
         """Mark the stream broken: what was inside a frame made no sense."""
         self._broken = True
+        self.between_frames = False
         self._buffer = bytearray()

@@ -140,7 +140,7 @@ def message_header(
     `ack_set`: words of 64 bits (signed or not), a bit still set is a message of the batch not yet acknowledged.
     """
     message_id = _message_id(ledger_id, entry_id, partition)
-    body = b"\x08%b\x12%b%b" % (varint(consumer_id), varint(len(message_id)), message_id)
+    body = b"%b%b%b" % (_message_start(consumer_id), _SMALL[len(message_id)], message_id)
     if redelivery_count:
         body += b"\x18" + varint(redelivery_count)
     if ack_set:
@@ -160,7 +160,7 @@ def send_header(
     is_chunk: bool = False,
 ) -> bytes:
     """Everything of a SEND before its entry of `entry_size` bytes. `highest_sequence_id` 0 is left out."""
-    body = b"\x08%b\x10%b" % (varint(producer_id), varint(sequence_id))
+    body = _send_start(producer_id) + varint(sequence_id)
     if num_messages != 1:
         body += b"\x18" + varint(num_messages)
     if highest_sequence_id:
@@ -192,7 +192,7 @@ def ack(
     parts = [b"\x08", varint(consumer_id), b"\x10\x01" if cumulative else b"\x10\x00"]
     for ledger_id, entry_id in positions:
         message_id = _message_id(ledger_id, entry_id, -1)
-        parts += (b"\x1a", varint(len(message_id)), message_id)
+        parts += (b"\x1a", _SMALL[len(message_id)], message_id)
     for ledger_id, entry_id, ack_set, batch_size in partial:
         words = b"".join([b"\x28" + varint(word) for word in ack_set])
         message_id = _message_id(ledger_id, entry_id, -1) + words + b"\x30" + varint(batch_size)
@@ -213,15 +213,32 @@ def pong() -> bytes:
 
 
 def _message_id(ledger_id: int, entry_id: int, partition: int) -> bytes:
-    """The content of a `MessageIdData`."""
-    if partition < 0:
-        return b"\x08%b\x10%b" % (varint(ledger_id), varint(entry_id))
-    return b"\x08%b\x10%b\x18%b" % (varint(ledger_id), varint(entry_id), varint(partition))
+    """The content of a `MessageIdData`, below 40 bytes."""
+    start, end = _id_parts(ledger_id, partition)
+    return b"%b%b%b" % (start, varint(entry_id), end)
+
+
+@lru_cache(4096)
+def _id_parts(ledger_id: int, partition: int) -> tuple[bytes, bytes]:
+    """What stays the same in the ids of a ledger's messages: before and behind the entry id."""
+    return b"\x08%b\x10" % varint(ledger_id), b"\x18" + varint(partition) if partition >= 0 else b""
+
+
+@lru_cache(4096)
+def _message_start(consumer_id: int) -> bytes:
+    """What stays the same in the MESSAGEs of a consumer: before the size of the message id."""
+    return b"\x08%b\x12" % varint(consumer_id)
+
+
+@lru_cache(4096)
+def _send_start(producer_id: int) -> bytes:
+    """What stays the same in the SENDs of a producer: before the sequence id."""
+    return b"\x08%b\x10" % varint(producer_id)
 
 
 def _framed(prefix: bytes, body: bytes, entry_size: int = 0) -> bytes:
     """The frame of a command whose message is `body`, up to where an entry of `entry_size` bytes follows."""
-    size = varint(len(body))
+    size = _SMALL[len(body)] if len(body) < len(_SMALL) else varint(len(body))
     command_size = len(prefix) + len(size) + len(body)
     return b"%b%b%b%b" % (_FRAME.pack(4 + command_size + entry_size, command_size), prefix, size, body)
 

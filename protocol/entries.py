@@ -41,17 +41,16 @@ def parse_entry(entry: Buffer, *, verify: bool = True) -> tuple[MessageMetadata,
     """
     view = memoryview(entry)
     start = _checksum_start(view)
-    if verify and not _checksum_ok(view, start):
+    if verify and crc32c(view[start + _CRC_SIZE_BYTES :]) != _SIZE.unpack_from(view, start)[0]:
         raise ChecksumError("the checksum of an entry does not match", size_bytes=len(view))
-    metadata_start, metadata_end = _metadata_bounds(view, start)
-    return _decode_metadata(view[metadata_start:metadata_end]), view[metadata_end:]
+    metadata, metadata_end = _metadata_at(view, start)
+    return metadata, view[metadata_end:]
 
 
 def parse_metadata(entry: Buffer) -> MessageMetadata:
     """The metadata of an entry whose checksum is not looked at; ProtocolError if malformed."""
     view = memoryview(entry)
-    metadata_start, metadata_end = _metadata_bounds(view, _checksum_start(view))
-    return _decode_metadata(view[metadata_start:metadata_end])
+    return _metadata_at(view, _checksum_start(view))[0]
 
 
 def parse_broker_metadata(entry: Buffer) -> BrokerEntryMetadata | None:
@@ -76,7 +75,8 @@ def split_broker_metadata(entry: bytes) -> tuple[bytes, bytes]:
 def entry_checksum_ok(entry: Buffer) -> bool:
     """Whether the checksum matches; ProtocolError if there is none to check."""
     view = memoryview(entry)
-    return _checksum_ok(view, _checksum_start(view))
+    start = _checksum_start(view)
+    return crc32c(view[start + _CRC_SIZE_BYTES :]) == _SIZE.unpack_from(view, start)[0]
 
 
 def is_batch(metadata: MessageMetadata) -> bool:
@@ -110,27 +110,19 @@ def _checksum_start(view: memoryview) -> int:
     return start
 
 
-def _checksum_ok(view: memoryview, start: int) -> bool:
-    return crc32c(view[start + _CRC_SIZE_BYTES :]) == _SIZE.unpack_from(view, start)[0]
-
-
-def _metadata_bounds(view: memoryview, start: int) -> tuple[int, int]:
-    """Where the metadata begins and ends, given where the CRC32C lies."""
+def _metadata_at(view: memoryview, start: int) -> tuple[MessageMetadata, int]:
+    """The metadata and where it ends, given where the CRC32C lies; ProtocolError if malformed."""
     metadata_start = start + _CRC_AND_SIZE.size
     metadata_end = metadata_start + _SIZE.unpack_from(view, start + _CRC_SIZE_BYTES)[0]
     if metadata_end > len(view):
         raise ProtocolError("the metadata of an entry is cut off", size_bytes=len(view))
-    return metadata_start, metadata_end
-
-
-def _decode_metadata(data: memoryview) -> MessageMetadata:
     try:
-        metadata = MessageMetadata.FromString(data)  # pyright: ignore[reportArgumentType]
+        metadata = MessageMetadata.FromString(view[metadata_start:metadata_end])  # pyright: ignore[reportArgumentType]
     except DecodeError as error:
         raise ProtocolError(f"the metadata of an entry cannot be decoded: {error}") from None
     if not metadata.IsInitialized():
         raise ProtocolError("the metadata of an entry lacks a required field")
-    return metadata
+    return metadata, metadata_end
 
 
 def is_marker(metadata: MessageMetadata) -> bool:

@@ -67,13 +67,29 @@ class FrameDecoder:
         FrameTooLarge as soon as a size field exceeds the limit, ProtocolError for anything malformed.
         """
         view, cuts = self._cutter.cut(data)
-        if not cuts:
-            return []
+        frames: list[Frame] = []
         try:
-            return [_decode(view, start, end) for start, end in cuts]
+            for start, end in cuts:
+                command_start = start + _COMMAND_SIZE.size
+                command_end = command_start + _COMMAND_SIZE.unpack_from(view, start)[0]
+                if command_end > end:
+                    raise ProtocolError("a command is larger than its frame", frame_size_bytes=end - start)
+                command = decode_command(view[command_start:command_end])
+                entry: bytes | None = None
+                kind = command.type
+                if kind == _SEND or kind == _MESSAGE:
+                    entry = bytes(view[command_end:end])
+                    if not entry.startswith((MAGIC_CHECKSUM, MAGIC_BROKER_METADATA)):
+                        raise ProtocolError("a message has no checksum", size_bytes=len(entry))
+                elif command_end != end:
+                    raise ProtocolError(
+                        "a command that has no payload is followed by bytes", command=FIELD_OF_TYPE[kind]
+                    )
+                frames.append(Frame(command, entry))
         except ProtocolError:
             self._cutter.fail()
             raise
+        return frames
 
 
 def encode_command(command: BaseCommand) -> bytes:
@@ -99,21 +115,3 @@ def decode_command(data: bytes | bytearray | memoryview) -> BaseCommand:
     if not command.HasField(field):  # pyright: ignore[reportArgumentType]
         raise ProtocolError(f"a command of type {field} lacks its message", command=field)
     return command
-
-
-def _decode(view: memoryview, start: int, end: int) -> Frame:
-    """The frame whose content lies at `start`…`end` of `view`."""
-    command_start = start + _COMMAND_SIZE.size
-    command_end = command_start + _COMMAND_SIZE.unpack_from(view, start)[0]
-    if command_end > end:
-        raise ProtocolError("a command is larger than its frame", frame_size_bytes=end - start)
-    command = decode_command(view[command_start:command_end])
-    kind = command.type
-    if kind == _SEND or kind == _MESSAGE:
-        entry = bytes(view[command_end:end])
-        if not entry.startswith((MAGIC_CHECKSUM, MAGIC_BROKER_METADATA)):
-            raise ProtocolError("a message has no checksum", size_bytes=len(entry))
-        return Frame(command, entry)
-    if command_end != end:
-        raise ProtocolError("a command that has no payload is followed by bytes", command=FIELD_OF_TYPE[kind])
-    return Frame(command, None)

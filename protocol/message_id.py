@@ -146,7 +146,10 @@ def signed64(value: int) -> int:
 
 def position_of(data: MessageIdData) -> Position:
     """`(ledger_id, entry_id)` of a protobuf message id, signed."""
-    return signed64(data.ledgerId), signed64(data.entryId)
+    ledger_id, entry_id = data.ledgerId, data.entryId
+    if ledger_id > _INT64_MAX or entry_id > _INT64_MAX:
+        return signed64(ledger_id), signed64(entry_id)
+    return ledger_id, entry_id
 
 
 def unsigned64(value: int) -> int:

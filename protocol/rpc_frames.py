@@ -10,7 +10,6 @@ operations have binary payloads of their own (`bookie_wire`).
 Handshake, time-outs and matching of answers to requests belong to `runtime.rpc.connection`.
 """
 
-from collections.abc import Iterable
 from struct import Struct
 from typing import NamedTuple
 
@@ -31,6 +30,8 @@ STATUS_ERROR = 255
 _HEADER = Struct(">IBBI")
 _INNER = Struct(">BBI")
 
+pack_frame_header = _HEADER.pack
+"""Everything of a frame before its payload, of the size of what follows the size field, kind, code and request id."""
 HEADER_SIZE_BYTES = _HEADER.size
 # What the size field counts besides the payload.
 OVERHEAD_SIZE_BYTES = _INNER.size
@@ -94,14 +95,3 @@ class RpcFrameDecoder:
                 raise ProtocolError(f"an RPC frame has the unknown kind {kind}", kind=kind)
             frames.append((kind, code, request_id, bytes(view[start + OVERHEAD_SIZE_BYTES : end])))
         return frames
-
-
-def encode_frame_header(kind: int, code: int, request_id: int, payload_size: int) -> bytes:
-    """Everything of a frame before its payload of `payload_size` bytes."""
-    return _HEADER.pack(OVERHEAD_SIZE_BYTES + payload_size, kind, code, request_id)
-
-
-def encode_empty_responses(status: int, request_ids: Iterable[int]) -> bytes:
-    """Responses with that status and no payload."""
-    pack = _HEADER.pack
-    return b"".join([pack(OVERHEAD_SIZE_BYTES, KIND_RESPONSE, status, request_id) for request_id in request_ids])

@@ -116,18 +116,28 @@ class RealFile:
         self._sync_flag = _RWF_DSYNC
 
     def write_at(self, offset: int, parts: Sequence[Buffer], *, sync: bool = False) -> None:
-        pending = [memoryview(part).cast("B") for part in parts if len(memoryview(part))]
+        pending: list[memoryview] = []
+        for part in parts:
+            if len(view := memoryview(part)):
+                pending.append(view.cast("B"))
         try:
             flag = self._sync_flag if sync else 0
-            if flag:
+            while pending:
                 try:
-                    offset = _write_first(self._descriptor, pending, offset, flag)
+                    written = os.pwritev(self._descriptor, pending[:_IOV_MAX], offset, flag)
                 except OSError as error:
-                    if error.errno not in _NOT_SUPPORTED:
+                    if not flag or error.errno not in _NOT_SUPPORTED:
                         raise
                     self._sync_flag = flag = 0
-            while pending:
-                offset = _write_first(self._descriptor, pending, offset, flag)
+                    continue
+                offset += written
+                whole = 0
+                while whole < len(pending) and written >= len(pending[whole]):
+                    written -= len(pending[whole])
+                    whole += 1
+                del pending[:whole]
+                if written:
+                    pending[0] = pending[0][written:]
             if sync and not flag:
                 os.fdatasync(self._descriptor)
         except OSError as error:
@@ -268,20 +278,6 @@ def make_private_directory(path: str) -> None:
     except FileExistsError:
         if not os.path.isdir(path):
             raise
-
-
-def _write_first(descriptor: int, pending: list[memoryview], offset: int, flags: int) -> int:
-    """Write what one system call takes of `pending`, and take that away; returns the offset behind it."""
-    written = os.pwritev(descriptor, pending[:_IOV_MAX], offset, flags)
-    offset += written
-    whole = 0
-    while whole < len(pending) and written >= len(pending[whole]):
-        written -= len(pending[whole])
-        whole += 1
-    del pending[:whole]
-    if written:
-        pending[0] = pending[0][written:]
-    return offset
 
 
 def _translate(error: OSError) -> Exception:

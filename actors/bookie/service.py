@@ -358,7 +358,8 @@ class BookieService(RpcService):
                 AuthorizationError(f"{connection.peer.node_id} may not fence ledgers: its role does not permit it"),
             )
             return
-        self.store.request(connection, op, request_id, payload)
+        store = self._store if self._store is not None else self.store  # the property raises
+        store.request(connection, op, request_id, payload)
 
     # -- control -------------------------------------------------------------------------------------------------------
 
@@ -392,8 +393,8 @@ class BookieService(RpcService):
             "segment_bytes": sum(segment.end for segment in segments),
             "live_bytes": sum(segment.live_bytes for segment in segments),
             "pending_bytes": store.entries.journal.pending_bytes,
-            "adds": store.adds,
-            "added_bytes": store.entry_bytes,
+            "adds": store.entries.adds,
+            "added_bytes": store.entries.added_bytes,
             "scrub": self._scrub_report(),
         }
 

@@ -23,8 +23,8 @@ class CompactedCursor:
 
     def __init__(self, cursor: Cursor, compacted: CompactedStorage) -> None:
         self.wanted: Callable[[], bool] = bool
-        self.is_acknowledged = cursor.is_acknowledged  # no detour: it is asked for each entry
-        self.ranges_before = cursor.ranges_before
+        self.is_acknowledged = cursor.view.is_acknowledged  # no detours: they are asked for each entry
+        self.ranges_before = cursor.view.ranges_before
         self._cursor = cursor
         self._compacted = compacted
 

@@ -62,7 +62,9 @@ class MessageCounts:
 
     def markers_among(self, entries: Sequence[Entry]) -> list[Position]:
         """Those of the entries that are markers. Parses what is not known."""
-        self._parse_unknown(entries)
+        for position, body in entries:
+            if position not in self._young and position not in self._old:
+                self.of(position, body)
         young, old = self._young_markers, self._old_markers
         if not young and not old:
             return []

@@ -71,7 +71,7 @@ class Pump:
         """Something changed that may allow dispatch. Cheap, and callable from anywhere."""
         if self._running or self.dispatcher is None or self._retry is not None:
             return
-        if self.dispatcher.next_read(self._host.ledger.last_confirmed) is not None:
+        if self.dispatcher.next_read(self._host.ledger.chain.last_confirmed) is not None:
             self._running = True
             self._host.spawn(self._run(), "dispatch")
 
@@ -80,7 +80,7 @@ class Pump:
         counts = self._host.counts
         try:
             while (dispatcher := self.dispatcher) is not None:
-                plan = dispatcher.next_read(self._host.ledger.last_confirmed)
+                plan = dispatcher.next_read(self._host.ledger.chain.last_confirmed)
                 if plan is None:
                     return
                 rates, reading, bytes_max = self._rates, plan, self._host.dispatch_bytes_max
@@ -189,7 +189,7 @@ class Pump:
             position = plan.positions[0]
         else:
             position = self._host.ledger.next_position((plan.start[0], plan.start[1] - 1))
-        if position > self._host.ledger.last_confirmed or not dispatcher.set_aside(plan, position):
+        if position > self._host.ledger.chain.last_confirmed or not dispatcher.set_aside(plan, position):
             return False
         self._passed_over += 1
         self._recall_entries = RECALL_ENTRIES_MIN
@@ -237,7 +237,7 @@ class Pump:
             return False
         if self.dispatcher.gate is not None and self.dispatcher.gate.wakes_now:
             return False
-        return self.dispatcher.next_read(self._host.ledger.last_confirmed) is not None
+        return self.dispatcher.next_read(self._host.ledger.chain.last_confirmed) is not None
 
     def _check_again(self) -> None:
         if self._could_go_on():

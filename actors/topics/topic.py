@@ -102,6 +102,7 @@ class TopicLife:
     def __init__(self, name: TopicName) -> None:
         self.name = name
         self.state = TopicState.OPEN
+        self._full_name = name.full
         self._tasks = Tasks()
 
     @property
@@ -128,7 +129,7 @@ class TopicLife:
 
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None:
         """Start a task that ends with the topic at the latest."""
-        self._tasks.spawn(coroutine, f"{name} {self.name.full}")
+        self._tasks.spawn(coroutine, f"{name} {self._full_name}")
 
     def _become(self, state: TopicState) -> None:
         check_transition(TRANSITIONS, self.name.full, self.state, state)

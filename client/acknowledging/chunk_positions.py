@@ -18,31 +18,32 @@ class ChunkPositions:
     """See the module. All but `of` is for the loop."""
 
     def __init__(self) -> None:
-        self._by_last: dict[Position, tuple[Position, ...]] = {}
+        self.by_last: dict[Position, tuple[Position, ...]] = {}
+        """The position of a message's last chunk → those of all its chunks; to look at."""
 
     def __bool__(self) -> bool:
-        return bool(self._by_last)
+        return bool(self.by_last)
 
     def put(self, positions: tuple[Position, ...]) -> None:
         """These entries are the chunks of one message, in order."""
-        self._by_last[positions[-1]] = positions
-        if len(self._by_last) > MESSAGES_MAX:
-            del self._by_last[next(iter(self._by_last))]
+        self.by_last[positions[-1]] = positions
+        if len(self.by_last) > MESSAGES_MAX:
+            del self.by_last[next(iter(self.by_last))]
 
     def of(self, message_id: MessageId) -> tuple[Position, ...]:
         """Where the message lies."""
-        return self._by_last.get(message_id.position) or positions_of(message_id)
+        return self.by_last.get(message_id.position) or positions_of(message_id)
 
     def done(self, message_id: MessageId) -> tuple[Position, ...]:
         """The message is acknowledged: where its chunks but the last lie."""
-        return (self._by_last.pop(message_id.position, None) or positions_of(message_id))[:-1]
+        return (self.by_last.pop(message_id.position, None) or positions_of(message_id))[:-1]
 
     def done_up_to(self, position: Position, spared: Callable[[Position], bool]) -> list[Position]:
         """All messages that end there or before are acknowledged, but those that are `spared`: where their chunks but
         the last lie."""
-        ended = [last for last in self._by_last if last <= position and not spared(last)]
-        return [chunk for last in ended for chunk in self._by_last.pop(last)[:-1]]
+        ended = [last for last in self.by_last if last <= position and not spared(last)]
+        return [chunk for last in ended for chunk in self.by_last.pop(last)[:-1]]
 
     def clear(self) -> None:
         """Forget everything."""
-        self._by_last.clear()
+        self.by_last.clear()

@@ -113,7 +113,9 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             deliver_at,
             deliver_after,
         )
-        return self._send(message)
+        if self._producer.interception is None:
+            return self._store(message)
+        return self._store_intercepted(message, self._producer.interception)
 
     def send_async(
         self,
@@ -258,10 +260,7 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         if self._producer.interception is not None:
             self._producer.interception.close()
 
-    def _send(self, message: bytes | Outgoing) -> MessageId:
-        interception = self._producer.interception
-        if interception is None:
-            return self._store(message)
+    def _store_intercepted(self, message: bytes | Outgoing, interception: Interception) -> MessageId:
         try:
             message_id = self._store(message)
         except MagnetarError as error:
@@ -312,6 +311,4 @@ class _Gate:
         self._lock = threading.Lock()
         self._lock.acquire()
         self.open = self._lock.release
-
-    def wait(self) -> None:
-        self._lock.acquire()
+        self.wait = self._lock.acquire

@@ -107,7 +107,7 @@ class ConsumerAcks:
         """Acknowledgements by an id that cannot be acknowledged."""
         self._told = False
         self._timer: asyncio.TimerHandle | None = None
-        self._notes_opened = False
+        self.notes_opened = False
         """Whether there ever was an entry since the last seek that could not be opened."""
         self._negative = NegativeAcks(
             core.loop,
@@ -176,17 +176,17 @@ class ConsumerAcks:
 
     def undelivered(self, position: Position, *, damaged: bool) -> None:
         """The application is about to be told that it cannot have this entry. A `damaged` one is asked for again."""
-        self._notes_opened = True
+        self.notes_opened = True
         self._collected.append(_Undelivered(position))
         if damaged:
             self._core.handover.wake(self._negative.add_damaged, position)
 
     def opened(self, position: Position) -> None:
-        """The application is about to be given the messages of this entry; for subscriptions that keep an order."""
-        if self._notes_opened:
-            self._collected.append(_Opened(position))
-            if len(self._collected) == self._group_max:
-                self._core.handover.wake(self.flush)
+        """The application is about to be given the messages of this entry; for subscriptions that keep an order. Called
+        only while `notes_opened`."""
+        self._collected.append(_Opened(position))
+        if len(self._collected) == self._group_max:
+            self._core.handover.wake(self.flush)
 
     def given(self, entry: ReceivedEntry) -> None:
         """The application is about to be given the messages of this entry; for consumers with a time-out."""
@@ -233,7 +233,7 @@ class ConsumerAcks:
         self._comes_anyway()
         self._negative.reset()
         self.chunked.clear()
-        self._notes_opened = False
+        self.notes_opened = False
 
     def flush(self) -> None:
         """Send everything that is complete."""
@@ -319,12 +319,11 @@ class ConsumerAcks:
         """Work off a part of it: runs of messages of one entry at once."""
         start, end = 0, len(items)
         while start < end:
-            run = run_at(items, start)
-            if run is not None:
+            item = items[start]
+            if type(item) is Message and item[1] >= 0 and (run := run_at(items, start)) is not None:
                 self._finish_run(run)
                 start += run.end - run.first
                 continue
-            item = items[start]
             start += 1
             if isinstance(item, Message):
                 self._finish(item.message_id())
@@ -346,9 +345,9 @@ class ConsumerAcks:
             logger.error("an acknowledgement failed: %s", error)
         else:
             if position is not None:
-                self.acked += message_id.batch_size() or 1
+                self.acked += message_id[4] or 1  # the size of its batch
                 self._done(position)
-                if self.chunked or type(message_id) is not MessageId:
+                if self.chunked.by_last or type(message_id) is not MessageId:
                     for chunk in self.chunked.done(message_id):
                         self._state.acknowledge(MessageId(-1, *chunk))
                         self._negative.withdraw(chunk)

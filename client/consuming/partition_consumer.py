@@ -43,7 +43,7 @@ from ...protocol.errors import (
     ProtocolError,
     TopicNotFound,
 )
-from ...protocol.message_id import EARLIEST_POSITION, Position, signed64
+from ...protocol.message_id import EARLIEST_POSITION, Position, position_of
 from ...protocol.pulsar_pb2 import (
     CommandCloseConsumer,
     CommandGetLastMessageId,
@@ -411,6 +411,7 @@ class PartitionConsumer:
     ) -> None:
         """`start` makes the subscription a non-durable one that begins there."""
         self.topic = topic
+        self._topic_name = topic.full
         self.partition = partition
         self.name = configuration.consumer_name or ""
         self.generation = 0
@@ -569,9 +570,7 @@ class PartitionConsumer:
             exact = answer.HasField("consumer_mark_delete_position")
             place = answer.consumer_mark_delete_position if exact else answer.last_message_id
             if exact or not start.publish_time:
-                self._filter = start.placed(
-                    (signed64(place.ledgerId), signed64(place.entryId)), alone=self._keeps_queue
-                )
+                self._filter = start.placed(position_of(place), alone=self._keeps_queue)
 
     def _command(self, consumer_id: int, request_id: int) -> CommandSubscribe:
         configuration = self._configuration
@@ -632,24 +631,23 @@ class PartitionConsumer:
             # From before the seek. If that fails, it comes again.
             self._pass_over(entry, command)
             return
-        where = command.message_id
-        position = (signed64(where.ledgerId), signed64(where.entryId))
+        position = position_of(command.message_id)
         try:
             metadata, payload = parse_entry(entry)
             received = self._entry_of(
-                self.topic.full,
+                self._topic_name,
                 self.partition,
                 *position,
                 metadata,
                 payload,
                 redelivery_count=command.redelivery_count,
-                ack_set=tuple(word & 0xFFFFFFFFFFFFFFFF for word in command.ack_set),
+                ack_set=tuple([word & 0xFFFFFFFFFFFFFFFF for word in command.ack_set]) if command.ack_set else (),
                 source=self,
                 generation=self.generation,
             )
         except (ChecksumError, ProtocolError) as error:
             received = self._entry_of(
-                self.topic.full,
+                self._topic_name,
                 self.partition,
                 *position,
                 MessageMetadata(),
@@ -671,7 +669,7 @@ class PartitionConsumer:
                 return
             self._resumed_at = None
         self._last_arrived = position
-        if self._receive_queue.progress.waited_for:
+        if self._receive_queue.progress.waiting:
             self._core.loop.call_soon(self._receive_queue.progress.notify_all)
         self.acks.received(position)
         if (received.ack_set or self._configuration.batch_index_ack_enabled) and received.batched:
@@ -735,7 +733,8 @@ class PartitionConsumer:
                 self.acks.undelivered(entry.position, damaged=isinstance(why, ChecksumError))
             place = MessageId(self.partition, *entry.position)
             raise not_delivered(self.topic.full, place, why, self._durable) from error
-        if self._durable and self._epoch:  # cumulative acknowledgement deletes, so it matters what it covers
+        if self._durable and self._epoch and self.acks.notes_opened:
+            # Cumulative acknowledgement deletes, so it matters what it covers.
             self.acks.opened(entry.position)
         if self.acks.timeouts is not None:
             self.acks.given(entry)

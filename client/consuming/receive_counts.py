@@ -5,10 +5,13 @@ receive queue is subtracted when somebody asks, and what is dropped there is tak
 """
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from ..statistics.intervals import Counts, Interval
 from .message import Message, Opened
+
+_payload_of = itemgetter(2)
 
 
 class Waiting(NamedTuple):
@@ -74,7 +77,7 @@ def payload_bytes(messages: Sequence[Message]) -> int:
     """The bytes of all their payloads."""
     if isinstance(messages, Opened):
         return len(messages) * len(messages.payloads[0])  # they are of one size, or it would not be `Opened`
-    return sum([len(message[2]) for message in messages])
+    return sum(map(len, map(_payload_of, messages)))
 
 
 def waiting_in(messages: Iterable[Message], unopened: Iterable[tuple[object, int]]) -> dict[object, Waiting]:

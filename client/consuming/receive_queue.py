@@ -180,7 +180,7 @@ class ReceiveQueue:
         if self.messages or self._undelivered is not None:
             return None
         while self._entries:
-            if self.unprepared() is not None:
+            if self.defers and self.unprepared() is not None:
                 return None
             entry = self._entries[0]
             source = cast("PartitionConsumer", entry.source)

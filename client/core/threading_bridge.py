@@ -34,28 +34,24 @@ class LoopSignal:
     """Waiting coroutines; each `notify_all` lets all of them look again."""
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self.waiting: deque[asyncio.Future[None]] = deque()
+        """Empty while nobody waits."""
 
     def notify_all(self) -> None:
-        while self._waiting:
-            waiter = self._waiting.popleft()
+        while self.waiting:
+            waiter = self.waiting.popleft()
             if not waiter.done():
                 waiter.set_result(None)
-
-    @property
-    def waited_for(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self._waiting)
 
     async def wait(self) -> None:
         """Until the next `notify_all`."""
         waiter = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self.waiting.append(waiter)
         try:
             await waiter
         finally:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
 
 
 ThreadLock: TypeAlias = "NoLock | threading.Lock | threading.RLock"

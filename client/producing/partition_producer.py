@@ -32,7 +32,7 @@ from ...protocol.errors import (
     exception_for_server_error,
     is_retriable,
 )
-from ...protocol.message_id import signed64
+from ...protocol.message_id import position_of
 from ...protocol.pulsar_pb2 import (
     CommandCloseProducer,
     CommandProducer,
@@ -454,8 +454,7 @@ class PartitionProducer:
         self.inflight.popleft()
         self._refusals = self._last_refusal = None
         self.counts.receipt(self._core.loop.time() - batch.deadline + self._timeout_s)
-        where = command.message_id
-        ledger_id, entry_id = signed64(where.ledgerId), signed64(where.entryId)
+        ledger_id, entry_id = position_of(command.message_id)
         if batch.chunks is not None:
             batch.chunks.append((ledger_id, entry_id))
             if isinstance(batch, Chunk):

@@ -20,7 +20,9 @@ class SendOutcome(Failing):
 
     def __call__(self, result: Result, message_id: MessageId) -> None:
         self.ids.append(message_id)
-        self._count(1)
+        self._left -= 1
+        if not self._left:
+            self._done()
 
     def fail(self, error: MagnetarError) -> None:
         if self.error is None:

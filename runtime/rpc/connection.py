@@ -19,6 +19,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 from ...protocol.byte_stream import Buffer
@@ -36,9 +37,9 @@ from ...protocol.rpc_frames import (
     KIND_NOTIFY,
     KIND_REQUEST,
     KIND_RESPONSE,
+    OVERHEAD_SIZE_BYTES,
     RpcFrameDecoder,
-    encode_empty_responses,
-    encode_frame_header,
+    pack_frame_header,
 )
 from ..environment import Environment
 from ..sockets import limit_unacknowledged, probe_when_idle
@@ -129,30 +130,28 @@ class FrameWriter:
             return
         size = sum(map(len, parts))
         outgoing = self._outgoing
-        outgoing.append(encode_frame_header(kind, code, request_id, size))
+        outgoing.append(pack_frame_header(OVERHEAD_SIZE_BYTES + size, kind, code, request_id))
         outgoing.extend(parts)
         self._outgoing_bytes += size
         self._outgoing_frames += 1
         if not self._flush_scheduled:
             self._flush_scheduled = True
-            self._loop.call_soon(self._end_of_turn)
+            self._loop.call_soon(self.flush)
         elif self._outgoing_frames >= FLUSH_AT_FRAMES:
             self.flush()
 
-    def send_empty_responses(self, status: int, request_ids: Sequence[int]) -> None:
-        """Write many responses at once, without waiting for the end of the turn. A service that answers so many has
-        nothing to add in this turn, and the wait would cost one more turn.
+    def respond_all(self, request_ids: Sequence[int], status: int) -> None:
+        """Write many responses without payload at once, without waiting for the end of the turn. A service that answers
+        so many has nothing to add in this turn, and the wait would cost one more turn.
         """
         if not self._closed:
-            self._outgoing.append(encode_empty_responses(status, request_ids))
+            constant = repeat(OVERHEAD_SIZE_BYTES), repeat(KIND_RESPONSE), repeat(status)
+            self._outgoing.extend(map(pack_frame_header, *constant, request_ids))
             self.flush()
 
-    def _end_of_turn(self) -> None:
-        self._flush_scheduled = False
-        self.flush()
-
     def flush(self) -> None:
-        """Write what is gathered now."""
+        """Write what is gathered now. At the end of a turn that wrote earlier, nothing is left to write."""
+        self._flush_scheduled = False
         transport = self._transport
         if not self._outgoing or transport is None:
             return
@@ -263,6 +262,8 @@ class RpcConnection(asyncio.Protocol):
         self._handshake_timer: asyncio.TimerHandle | None = None
         self._writer = FrameWriter(write_buffer_max_bytes, self._peer_too_slow)
         self._send = self._writer.send
+        self.respond_all = self._writer.respond_all
+        """Answers many data requests, without payload, in one write and at once."""
         self._pending: dict[int, ResponseCallback] = {}
         self._next_request_id = 0
         self._handlers = Tasks()
@@ -328,11 +329,6 @@ class RpcConnection(asyncio.Protocol):
         """Answer a data request. Nothing happens when the connection has ended."""
         if not self.closed:
             self._send(KIND_RESPONSE, status, request_id, parts)
-
-    def respond_all(self, request_ids: Sequence[int], status: int) -> None:
-        """Answer many data requests, without payload, in one write and at once."""
-        if not self.closed:
-            self._writer.send_empty_responses(status, request_ids)
 
     def respond_error(self, request_id: int, error: BaseException) -> None:
         """Answer with a typed error."""

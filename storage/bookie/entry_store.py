@@ -24,6 +24,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
+from ...protocol.bookie_wire import BookieStatus
 from ...protocol.errors import DiskFull, StorageFailed
 from ...runtime.environment import Environment
 from ...runtime.files import Files
@@ -69,6 +70,8 @@ class EntryStore:
         self.segments: dict[int, Segment] = {}
         """SEALING and SEALED ones by file id."""
         self.tombstones = IdRanges()
+        self.adds = 0
+        self.added_bytes = 0
         self.limbo = ""
         self.fence_floor = 0
         self._on_out_of_space = on_out_of_space
@@ -202,9 +205,16 @@ class EntryStore:
         digest: int,
         responder: Responder,
         request_id: int,
-    ) -> None:
-        """Accept an entry: `responder` gets OK once it is durable. Raises DiskFull, StorageFailed."""
-        offset = self.journal.append_entry(payload, head, responder, request_id)
+    ) -> int | None:
+        """Accept an entry: `responder` gets OK once it is durable. Returns why not, to be answered at once, or None."""
+        try:
+            offset = self.journal.append_entry(payload, head, responder, request_id)
+        except DiskFull:
+            return BookieStatus.READ_ONLY
+        except StorageFailed:
+            return BookieStatus.IO_ERROR
+        self.adds += 1
+        self.added_bytes += len(payload)
         size = len(payload) - 1
         segment = self.journal.active
         rows = state.rows
@@ -228,6 +238,7 @@ class EntryStore:
             state.lac = lac
         if self.damage.notes.count and self.damage.notes.has(state.ledger_id, entry_id):
             self.journal.after_pending(partial(self._repaired, state.ledger_id, entry_id))
+        return None
 
     def _repaired(self, ledger_id: int, entry_id: int, error: BaseException | None) -> None:
         """A new copy of a damaged entry is durable, or has failed."""

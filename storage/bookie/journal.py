@@ -174,7 +174,6 @@ class Journal:
         self._open: JournalBatch | None = None
         self._queue: deque[JournalBatch] = deque()
         self._writing: JournalBatch | None = None
-        self._flush_scheduled = False
         self._spare: Segment | None = None
         self._preparing: list[Segment] = []
         """Being created, in this order. Some may be in use already (then not PREPARED) and wait for their file."""
@@ -205,7 +204,11 @@ class Journal:
             waiting.append(request_id)
         batch.add_bytes += size
         self.pending_bytes += size
-        return self._advance(batch, size)
+        offset = self._tail
+        self._tail += size
+        if self._tail - batch.start >= BATCH_BYTES_MAX:
+            self._close_batch(batch)
+        return offset
 
     def append(self, kind: int, body: bytes, callback: Callable[[BaseException | None], None]) -> None:
         """Accept any other record; `callback(error)` is called when it is durable or has failed.
@@ -216,7 +219,9 @@ class Journal:
         batch = self._batch_for(size, reserve=False)
         batch.parts += (encode_record_header(kind, body, batch.start, batch.segment.seed), body)
         batch.callbacks.append(callback)
-        self._advance(batch, size)
+        self._tail += size
+        if self._tail - batch.start >= BATCH_BYTES_MAX:
+            self._close_batch(batch)
 
     def after_pending(self, callback: Callable[[BaseException | None], None]) -> None:
         """Call back when everything accepted up to now is durable; at once when nothing is pending."""
@@ -243,17 +248,9 @@ class Journal:
         batch = self._open
         if batch is None:
             batch = self._open = JournalBatch(segment, self._tail)
-            if self._writing is None and not self._flush_scheduled:
-                self._flush_scheduled = True
-                self._loop.call_soon(self._flush)
+            if self._writing is None:
+                self._loop.call_soon(self._submit_next)
         return batch
-
-    def _advance(self, batch: JournalBatch, size: int) -> int:
-        offset = self._tail
-        self._tail += size
-        if self._tail - batch.start >= BATCH_BYTES_MAX:
-            self._close_batch(batch)
-        return offset
 
     def _close_batch(self, batch: JournalBatch) -> None:
         batch.become(BatchState.QUEUED)
@@ -383,10 +380,6 @@ class Journal:
             )
 
     # -- writing ---------------------------------------------------------------------------------------------------
-
-    def _flush(self) -> None:
-        self._flush_scheduled = False
-        self._submit_next()
 
     def _submit_next(self) -> None:
         if self._writing is not None or self.failed is not None:

@@ -123,8 +123,6 @@ class BookieStore:
         self.failed: BaseException | None = None
         self.on_change: Callable[[], None] = _nobody
         """Called when `writable`, `limbo` or `failed` changed."""
-        self.adds = 0
-        self.entry_bytes = 0
         self._settings = settings
         self._env = env
         self._on_fatal = on_fatal
@@ -206,37 +204,17 @@ class BookieStore:
             state = self._learn(ledger_id, nonce)
         elif state.nonce != nonce:
             return BookieStatus.FOREIGN
-        refusal = refuse_known_ledger(flags, state.fenced, self.writable)
-        if refusal is not None:
-            return refusal
+        if state.fenced or not self.writable:  # nothing else refuses an add to a known ledger
+            refusal = refuse_known_ledger(flags, state.fenced, self.writable)
+            if refusal is not None:
+                return refusal
         if flags:
             state.touched = state.new_here = True
         if self._journal.pending_bytes + self._lookup_bytes + size > self._pending_bytes_max:
             return BookieStatus.OVERLOADED
         if entry_id <= state.last_entry:
             return self._add_again(state, payload, head, responder, request_id)
-        return self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
-
-    def _append(
-        self,
-        state: HeldLedger,
-        payload: bytes,
-        head: bytes,
-        entry_id: int,
-        lac: int,
-        digest: int,
-        responder: Responder,
-        request_id: int,
-    ) -> int | None:
-        try:
-            self.entries.append_entry(state, payload, head, entry_id, lac, digest, responder, request_id)
-        except DiskFull:
-            return BookieStatus.READ_ONLY
-        except StorageFailed:
-            return BookieStatus.IO_ERROR
-        self.adds += 1
-        self.entry_bytes += len(payload)
-        return None
+        return self.entries.append_entry(state, payload, head, entry_id, lac, digest, responder, request_id)
 
     def _refuse_unknown_ledger(self, ledger_id: int, flags: int) -> int | None:
         """Why a ledger that the bookie holds nothing of takes no add, or None."""
@@ -266,7 +244,7 @@ class BookieStore:
                 return verdict
             if row.offset < segment.synced_end:
                 if self.entries.damage.notes.has(ledger_id, entry_id):
-                    return self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
+                    return self.entries.append_entry(state, payload, head, entry_id, lac, digest, responder, request_id)
                 return verdict
             self._journal.after_pending(
                 lambda error: responder.respond(request_id, _OK if error is None else BookieStatus.IO_ERROR)
@@ -274,7 +252,7 @@ class BookieStore:
             return None
         holders = self._reads.sealed_holders(state, entry_id)
         if not holders:
-            return self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
+            return self.entries.append_entry(state, payload, head, entry_id, lac, digest, responder, request_id)
 
         def looked_up(stored_digest: int | None, error: BaseException | None) -> None:
             self._lookup_bytes -= len(payload)
@@ -291,7 +269,7 @@ class BookieStore:
             elif self._reads.sealed_holders(state, entry_id) != holders or self._reads.find_unsealed(state, entry_id):
                 status = self._add_again(state, payload, head, responder, request_id)
             else:
-                status = self._append(state, payload, head, entry_id, lac, digest, responder, request_id)
+                status = self.entries.append_entry(state, payload, head, entry_id, lac, digest, responder, request_id)
             if status is not None:
                 responder.respond(request_id, status)
 

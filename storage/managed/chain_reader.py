@@ -106,6 +106,8 @@ class ChainReads:
                         break
                     found.append(((ledger_id, entry.entry_id), entry.body))
                 break
+            if (ledger_id, entry_id) > last:
+                break
             position = self._chain.ceiling((ledger_id, entry_id))
         if found and ahead:
             self._read_ahead(found[-1][0])

@@ -25,6 +25,7 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from ...protocol.errors import (
@@ -344,7 +345,7 @@ class ChainWriter:
     def _use(self, writer: LedgerWriter, info: LedgerInfo) -> None:
         """Write to this ledger from now on, beginning with what waits."""
         self._writer, self._info = writer, info
-        writer.on_confirmed = lambda entries: self._confirmed(writer, info, entries)
+        writer.on_confirmed = partial(self._confirmed, writer, info)
         writer.on_ended = lambda error: self._writer_ended(writer, error)
         self._started_at = asyncio.get_running_loop().time()
         self._become(ChainWriterState.WRITING)
@@ -358,7 +359,9 @@ class ChainWriter:
     # -- completion ----------------------------------------------------------------------------------------------------
 
     def _confirmed(self, writer: LedgerWriter, info: LedgerInfo, entries: list[PendingEntry]) -> None:
-        size_bytes = info.size_bytes + sum([len(entry.body) for entry in entries])
+        size_bytes = info.size_bytes
+        for entry in entries:
+            size_bytes += len(entry.body)
         if not info.entries:
             self._backoff.reset()
         self._chain.grow(info, entries[-1].entry_id, size_bytes)

@@ -286,6 +286,11 @@ class Cursor:
     # -- where it is -----------------------------------------------------------------------------------------------
 
     @property
+    def view(self) -> CursorState:
+        """What dispatch asks for each entry; to look at."""
+        return self._state
+
+    @property
     def mark_delete_position(self) -> Position:
         """Everything up to here is acknowledged."""
         return self._state.mark_delete

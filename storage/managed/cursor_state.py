@@ -228,11 +228,10 @@ class CursorState:
     def ranges_before(self, position: Position) -> int:
         """Ranges beyond the mark that begin in front of a position, and batches there that are acknowledged in part."""
         ledger_id, entry_id = position
-        ranges = sum(
-            len(ranges) if one < ledger_id else ranges.count_before(entry_id)
-            for one, ranges in self._ranges.items()
-            if one <= ledger_id
-        )
+        ranges = 0
+        for one, those in self._ranges.items():
+            if one <= ledger_id:
+                ranges += len(those) if one < ledger_id else those.count_before(entry_id)
         return ranges + self.batches.count_before(position) if self.batches.sets else ranges
 
     def is_acknowledged(self, position: Position) -> bool:

@@ -81,7 +81,8 @@ class ManagedLedger:
         """Called when ledgers have left the chain, behind the durable cursors."""
         self._ledgers = ledgers
         self._owned = owned
-        self._chain = chain
+        self.chain = chain
+        """The ledgers and where they end. Each append asks for that several times."""
         self._cache = cache
         self._record_lock = asyncio.Lock()
         self._writer = ChainWriter(env, ledgers, settings, chain, owned, self._record_lock)
@@ -156,8 +157,8 @@ class ManagedLedger:
 
     async def _open_cursors(self) -> None:
         found = await list_all(self._home.metadata, metadata_keys.cursors_prefix(self.name))
-        highest = max(self._chain.last_ledger_id, self._owned.record.highest_ledger_id)
-        end = max(self._chain.last_confirmed, (highest, -1))
+        highest = max(self.chain.last_ledger_id, self._owned.record.highest_ledger_id)
+        end = max(self.chain.last_confirmed, (highest, -1))
         cursors = await together(
             Cursor.open(self._home, metadata_keys.subscription_of(key), value, version, end)
             for key, (value, version) in found
@@ -219,17 +220,17 @@ class ManagedLedger:
     @property
     def last_confirmed(self) -> Position:
         """The last acknowledged entry, (−1, −1) for none."""
-        return self._chain.last_confirmed
+        return self.chain.last_confirmed
 
     @property
     def first_position(self) -> Position:
         """The first entry that is kept; the place of the next one when there is none."""
-        return self._chain.first_position
+        return self.chain.first_position
 
     @property
     def size_bytes(self) -> int:
         """Bytes of the bodies of all entries that are kept."""
-        return self._chain.size_bytes
+        return self.chain.size_bytes
 
     @property
     def created_ms(self) -> int:
@@ -239,23 +240,23 @@ class ManagedLedger:
     @property
     def ledger_infos(self) -> list[LedgerInfo]:
         """The ledgers of the chain, for statistics."""
-        return list(self._chain.infos)
+        return list(self.chain.infos)
 
     def next_position(self, position: Position) -> Position:
         """The first entry behind a position; the place of the next one to come when there is none."""
-        return self._chain.next_position(position)
+        return self.chain.next_position(position)
 
     def position_before(self, position: Position) -> Position:
         """The last entry in front of a position, (−1, −1) if there is none."""
-        return self._chain.position_before(position)
+        return self.chain.position_before(position)
 
     def count_after(self, position: Position) -> int:
         """Acknowledged entries behind a position."""
-        return self._chain.count_between(position, self._chain.last_confirmed)
+        return self.chain.count_between(position, self.chain.last_confirmed)
 
     def entries_between(self, after: Position, last: Position) -> int:
         """Acknowledged entries behind `after` up to and including `last`."""
-        return self._chain.count_between(after, min(last, self._chain.last_confirmed))
+        return self.chain.count_between(after, min(last, self.chain.last_confirmed))
 
     async def read(
         self, first: Position, entries_max: int, bytes_max: int, upto: Position | None = None
@@ -265,7 +266,7 @@ class ManagedLedger:
 
     async def find_by_publish_time(self, publish_time_ms: int) -> Position:
         """The first entry published at that time or later, else the place of the next one to come."""
-        return await publish_times.find_by_publish_time(self._chain, self._reads, publish_time_ms)
+        return await publish_times.find_by_publish_time(self.chain, self._reads, publish_time_ms)
 
     # -- cursors -----------------------------------------------------------------------------------------------------
 
@@ -291,12 +292,12 @@ class ManagedLedger:
         self._life.check()
         if (found := self._cursor_of(name, kind)) is not None:
             return found
-        state = CursorState(self._chain, EARLIEST_POSITION, properties)
+        state = CursorState(self.chain, EARLIEST_POSITION, properties)
         async with holding(self._owned, self._record_lock):  # the trim must not take what it starts with
             if (found := self._cursor_of(name, kind)) is not None:
                 return found
             start = self._initial(initial)  # readers of the compacted ledger begin in front of what is kept
-            state.reset(start if start <= self.compacted.horizon else max(start, self._chain.first_position))
+            state.reset(start if start <= self.compacted.horizon else max(start, self.chain.first_position))
             creation = Cursor.create(self._home, name, state, kind, self._owned.guard, needs)
             cursor = await self._created_beside(creation, needs)
             cursor.when_fenced(self._writer.fence)
@@ -305,7 +306,7 @@ class ManagedLedger:
 
     def new_non_durable_cursor(self, position: Position) -> Cursor:
         """A cursor that lives in memory only and keeps nothing from being trimmed."""
-        state = CursorState(self._chain, EARLIEST_POSITION)
+        state = CursorState(self.chain, EARLIEST_POSITION)
         state.reset(self._initial(position))
         return Cursor(self._home, state)
 
@@ -325,8 +326,8 @@ class ManagedLedger:
 
     def _initial(self, initial: Position | Literal["earliest", "latest"]) -> Position:
         if initial == "earliest":
-            return self._chain.first_position
-        end = self._chain.next_position(self._chain.last_confirmed)
+            return self.chain.first_position
+        end = self.chain.next_position(self.chain.last_confirmed)
         return end if initial == "latest" else min(initial, end)
 
     # -- trimming and pins ---------------------------------------------------------------------------------------------
@@ -382,19 +383,19 @@ class ManagedLedger:
         """
         self._life.check()
         async with holding(self._owned, self._record_lock):
-            last = self._chain.last_confirmed if end is None else min(end, self._chain.last_confirmed)
+            last = self.chain.last_confirmed if end is None else min(end, self.chain.last_confirmed)
             beside: list[int] = []
             compacted = None if compacted_from is None else self.compacted.current
             if compacted is not None and compacted_from is not None:
-                start = max(start, self._chain.next_position(compacted.horizon))
+                start = max(start, self.chain.next_position(compacted.horizon))
                 if compacted.ledger_id is not None and compacted_from <= compacted.horizon:
                     beside = [compacted.ledger_id]
-            first = self._chain.ceiling(start)
+            first = self.chain.ceiling(start)
             wanted: list[int] = []
             if first is None or first > last:
-                first = self._chain.next_position(last)
+                first = self.chain.next_position(last)
             else:
-                within = [info for info in self._chain.infos if first[0] <= info.ledger_id <= last[0]]
+                within = [info for info in self.chain.infos if first[0] <= info.ledger_id <= last[0]]
                 wanted = [info.ledger_id for info in within if info.entries]
             if not wanted and not beside:
                 return BulkReadPlan(first, last, (), None)
@@ -428,9 +429,9 @@ class ManagedLedger:
             outcomes += await asyncio.gather(self.trimmer.trim_last(), return_exceptions=True)
         outcomes += await asyncio.gather(*steps, return_exceptions=True)
         # A ledger that failed before is still open: the next owner has to recover it, though nobody asks.
-        finished = all(info.closed for info in self._chain.infos)
+        finished = all(info.closed for info in self.chain.infos)
         if at_rest and finished and not any(isinstance(one, BaseException) for one in outcomes):
-            outcomes += await asyncio.gather(self._owned.leave(self._chain, at_rest), return_exceptions=True)
+            outcomes += await asyncio.gather(self._owned.leave(self.chain, at_rest), return_exceptions=True)
         writer = self._writer  # no cycle is left: what is closed is freed without the garbage collector
         writer.on_confirmed = writer.on_terminal = writer.on_rolled = writer.on_bookies_changed = None
         self.trimmer.let_go()

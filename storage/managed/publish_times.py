@@ -224,11 +224,12 @@ class LastPublish:
     def __init__(self, ledger: "ManagedLedger") -> None:
         self.at_ms = 0
         self._ledger = ledger
+        self._chain = ledger.chain
         self._position = ledger.last_confirmed
 
     def appended(self, now_ms: int) -> None:
         """Entries may have become durable."""
-        position = self._ledger.last_confirmed
+        position = self._chain.last_confirmed
         if position != self._position:
             self._position = position
             self.at_ms = now_ms

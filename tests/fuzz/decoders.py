@@ -22,6 +22,7 @@ from magnetar.protocol.errors import (
 from magnetar.protocol.message_id import WireMessageId
 from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc import messages as rpc_messages
+from support.files.rpc_frames import encode_frame_header
 
 from .mutation import mutate
 from .target import Target, Wrong, quietly
@@ -231,7 +232,7 @@ def make_rpc_frames(random: Random) -> bytes:
     stream = b""
     for _ in range(random.randint(1, 12)):
         payload = _MESSAGES[random.randrange(len(_MESSAGES))][2]
-        stream += rpc_frames.encode_frame_header(random.randrange(3), random.randrange(5), 7, len(payload)) + payload
+        stream += encode_frame_header(random.randrange(3), random.randrange(5), 7, len(payload)) + payload
     return random.randbytes(1) + (mutate(stream, random) if random.random() < 0.7 else stream)
 
 

@@ -18,7 +18,7 @@ from magnetar.protocol.bookie_wire import (
     encode_read,
 )
 from magnetar.protocol.errors import BadVersion, MagnetarError, RpcDisconnected, RpcTimeout
-from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, encode_frame_header
+from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc.connection import Identity, RpcConnection, RpcConnectionState, RpcService
@@ -28,6 +28,7 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.bookie.replay import format_directory
 from magnetar.storage.bookie.store import BookieStore
 from support.files.faulty_files import FaultyFiles
+from support.files.rpc_frames import encode_frame_header
 from support.servers.open_rpc import OpenService
 from support.stores.bookie_kit import DIRECTORY, INSTANCE, add_payload, body_of
 

@@ -6,11 +6,12 @@ import contextlib
 import pytest
 
 from magnetar.protocol.errors import HandshakeRefused
-from magnetar.protocol.rpc_frames import KIND_NOTIFY, encode_frame_header
+from magnetar.protocol.rpc_frames import KIND_NOTIFY
 from magnetar.runtime.rpc import connection as rpc
 from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc import server as rpc_admission
 from magnetar.runtime.rpc.connection import Identity, rpc_connect
+from support.files.rpc_frames import encode_frame_header
 from support.servers.coordination import CLUSTER, KEYS, coordination, eventually
 
 FRAME_SIZE_MAX = 64 << 20

@@ -51,10 +51,11 @@ class RestartWatch:
 
         def appending(
             store: EntryStore, state: HeldLedger, payload: bytes, head: bytes, entry_id: int, *rest: Any
-        ) -> None:
-            append_entry(store, state, payload, head, entry_id, *rest)
-            if not is_dead():
+        ) -> int | None:
+            refusal = append_entry(store, state, payload, head, entry_id, *rest)
+            if refusal is None and not is_dead():
                 self.takes(state.ledger_id, entry_id, asyncio.get_running_loop().time())
+            return refusal
 
         stack.enter_context(patch.object(EntryStore, "append_entry", appending))
 

@@ -76,10 +76,12 @@ class StoreWatch:
         append_entry, replace, give_up = EntryStore.append_entry, EntryStore.replace, EntryStore.give_up
         add_tombstones, confirm = BookieStore.add_tombstones, LedgerWriter._confirm
 
-        def appending(store: EntryStore, state: HeldLedger, payload: bytes, head: bytes, *rest: Any) -> None:
-            append_entry(store, state, payload, head, *rest)
+        def appending(store: EntryStore, state: HeldLedger, payload: bytes, head: bytes, *rest: Any) -> int | None:
+            refusal = append_entry(store, state, payload, head, *rest)
             entry_id, _, digest = rest[:3]
-            self._accepts(state, entry_id, digest, recovery=bool(head[0]))
+            if refusal is None:
+                self._accepts(state, entry_id, digest, recovery=bool(head[0]))
+            return refusal
 
         async def adding_tombstones(store: BookieStore, ledger_ids: Sequence[int]) -> None:
             self._tombstones(ledger_ids)

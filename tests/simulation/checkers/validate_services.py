@@ -89,7 +89,7 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
     dispatcher, cursor = subscription.dispatcher, subscription.cursor
     if not subscription.durable:
         ledger = subscription.host.ledger
-        yield from validate_cursor_state(cursor._state, ledger._chain, ledger._owned.record.highest_ledger_id)
+        yield from validate_cursor_state(cursor._state, ledger.chain, ledger._owned.record.highest_ledger_id)
         if dispatcher is None and not (subscription.closed or subscription._attaching or subscription._expiry):
             yield "it is not durable, nobody uses it or is about to, and nothing ends it"
     if (dispatcher is not None) != (subscription.state is SubscriptionState.TYPED):
@@ -110,7 +110,7 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
         return
     holders: dict[Position, str] = {}
     bound = dispatcher._limits.unacked_messages_max
-    chain, state = subscription.host.ledger._chain, cursor._state
+    chain, state = subscription.host.ledger.chain, cursor._state
     read, mark, ranges = dispatcher.read_position, state.mark_delete, state._ranges
     first = cursor.first_unacknowledged
     if passed := [position for position in dispatcher.held() if position < first]:

@@ -73,7 +73,7 @@ def validate_managed_ledger(ledger: ManagedLedger, records: MemoryRecords) -> It
         yield f"the cache holds {cache.size_bytes} bytes of at most {cache.size_max_bytes}"
     if len(reads._latest) > PLACES_MAX or len(reads._readers) > READERS_MAX:
         yield f"{len(reads._latest)} places and {len(reads._readers)} readers are kept for {ledger.name}"
-    chain, owned, writer = ledger._chain, ledger._owned, ledger._writer
+    chain, owned, writer = ledger.chain, ledger._owned, ledger._writer
     for problem in validate_chain(chain):
         yield f"{ledger.name}: {problem}"
     if not ledger._record_lock.locked() and ledger._life.state is ManagedLedgerState.OPEN:

@@ -48,7 +48,7 @@ class Validation:
         ledgers: dict[str, Callable[[], int]] = {
             BOOKIE: lambda: len(service._store.entries.ledgers) if service._store is not None else 0,
             BROKER: lambda: sum(
-                len(topic.ledger._chain.infos)
+                len(topic.ledger.chain.infos)
                 for topic in service.topics.loaded.values()
                 if isinstance(topic, PersistentTopic)
             ),

@@ -38,6 +38,11 @@ class MemoryCursor:
         self._on_passed = listener
 
     @property
+    def view(self) -> "MemoryCursor":
+        """It answers itself."""
+        return self
+
+    @property
     def first_unacknowledged(self) -> Position:
         return self.next_unacknowledged(self._first)
 
@@ -238,6 +243,11 @@ class MemoryManagedLedger:
                 listener()
 
     # -- reading -------------------------------------------------------------------------------------------------
+
+    @property
+    def chain(self) -> "MemoryManagedLedger":
+        """It knows its own end."""
+        return self
 
     @property
     def last_confirmed(self) -> Position:

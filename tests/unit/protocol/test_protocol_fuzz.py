@@ -12,6 +12,7 @@ from magnetar.protocol import batches, bookie_wire, commands, entries, frames, r
 from magnetar.protocol import pulsar_pb2 as pb
 from magnetar.protocol.errors import ChecksumError, EntryCorrupt, FrameTooLarge, MagnetarError, ProtocolError
 from magnetar.protocol.message_id import WireMessageId
+from support.files.rpc_frames import encode_frame_header
 
 ALLOWED = (ProtocolError, FrameTooLarge, EntryCorrupt, ChecksumError)
 
@@ -33,7 +34,7 @@ PULSAR_SEEDS = [
     commands.encode(pb.CommandConnect(client_version="x", protocol_version=21)),
     commands.encode(pb.CommandSubscribe(topic="t", subscription="s", subType="Shared", consumer_id=1, request_id=2)),
 ]
-RPC_SEED = rpc_frames.encode_frame_header(0, 1, 7, len(LEDGER_ENTRY)) + LEDGER_ENTRY
+RPC_SEED = encode_frame_header(0, 1, 7, len(LEDGER_ENTRY)) + LEDGER_ENTRY
 
 
 def read_pulsar(data: bytes) -> None:

@@ -13,9 +13,8 @@ from magnetar.protocol.rpc_frames import (
     OVERHEAD_SIZE_BYTES,
     RpcFrame,
     RpcFrameDecoder,
-    encode_empty_responses,
-    encode_frame_header,
 )
+from support.files.rpc_frames import encode_frame_header
 
 FRAMES = st.builds(
     RpcFrame,
@@ -64,12 +63,6 @@ def test_unknown_kind_breaks_the_stream() -> None:
         decoder.feed(encode(RpcFrame(3, 0, 0, b"")))
     with pytest.raises(ProtocolError, match="broken"):
         decoder.feed(encode(RpcFrame(0, 0, 0, b"")))
-
-
-def test_empty_responses_are_frames_one_behind_the_other() -> None:
-    data = encode_empty_responses(3, [7, 0, 0xFFFFFFFF])
-    assert data == b"".join(encode(RpcFrame(1, 3, number, b"")) for number in (7, 0, 0xFFFFFFFF))
-    assert [frame[:3] for frame in RpcFrameDecoder(6).feed(data)] == [(1, 3, 7), (1, 3, 0), (1, 3, 0xFFFFFFFF)]
 
 
 @pytest.mark.parametrize("bad", [RpcFrame(3, 0, 1, b""), RpcFrame(0, 0, 1, b"12345")])

@@ -11,7 +11,7 @@ import pytest
 import uvloop
 
 from magnetar.protocol.errors import BadVersion, HandshakeRefused, ProtocolError, RpcDisconnected, RpcError, RpcTimeout
-from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, encode_frame_header
+from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc import handshake as rpc_handshake
 from magnetar.runtime.rpc.connection import (
@@ -27,6 +27,7 @@ from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.messages import encode_call
 from magnetar.runtime.rpc.server import RpcServer
 from magnetar.runtime.transitions import ForbiddenTransition
+from support.files.rpc_frames import encode_frame_header
 from support.servers.open_rpc import OpenService
 
 KEYS = RootKeys(b"s" * 32)
