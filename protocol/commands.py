@@ -49,6 +49,8 @@ def varint(value: int) -> bytes:
         return _SMALL[value]
     if 0 < value < 1 << 28:
         return _CONTINUED[value & 0x3FFF] + _SMALL[value >> 14]
+    if 0 < value < 1 << 42:  # such as a time in ms since the epoch
+        return _CONTINUED[value & 0x3FFF] + _CONTINUED[value >> 14 & 0x3FFF] + _SMALL[value >> 28]
     return _encode_varint(value)
 
 

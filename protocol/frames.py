@@ -28,6 +28,7 @@ MAGIC_BROKER_METADATA = b"\x0e\x02"
 
 _COMMAND_SIZE = Struct(">I")
 _FRAME = Struct(">II")
+_TOTAL_SIZE_BYTES = _FRAME.size - _COMMAND_SIZE.size
 
 # The message that belongs to a type has the type's number as its field number.
 FIELD_OF_TYPE: dict[int, str] = {
@@ -66,7 +67,17 @@ class FrameDecoder:
 
         FrameTooLarge as soon as a size field exceeds the limit, ProtocolError for anything malformed.
         """
-        view, cuts = self._cutter.cut(data)
+        cutter = self._cutter
+        size = len(data) - _TOTAL_SIZE_BYTES
+        if (
+            cutter.between_frames
+            and cutter.frame_size_min <= size <= cutter.frame_size_max
+            and int.from_bytes(data[:_TOTAL_SIZE_BYTES]) == size
+        ):
+            # The usual chunk at a small load: one whole frame.
+            view, cuts = memoryview(data), [(_TOTAL_SIZE_BYTES, len(data))]
+        else:
+            view, cuts = cutter.cut(data)
         frames: list[Frame] = []
         try:
             for start, end in cuts:

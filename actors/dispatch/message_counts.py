@@ -32,12 +32,9 @@ class MessageCounts:
         self._old_times: dict[Position, int] = {}
         self._young_markers: set[Position] = set()
         self._old_markers: set[Position] = set()
-        self._generation_entries_max = generation_entries_max
-
-    @property
-    def has_chunks(self) -> bool:
+        self.has_chunks = False
         """Whether any entry that is remembered is a chunk."""
-        return bool(self._young_chunks or self._old_chunks)
+        self._generation_entries_max = generation_entries_max
 
     def is_chunk(self, position: Position) -> bool:
         """Whether the entry there is known to be a chunk."""
@@ -83,6 +80,7 @@ class MessageCounts:
         if len(self._young) >= self._generation_entries_max:
             self._old, self._young = self._young, {}
             self._old_chunks, self._young_chunks = self._young_chunks, {}
+            self.has_chunks = bool(self._old_chunks)
             self._old_times, self._young_times = self._young_times, {}
             self._old_markers, self._young_markers = self._young_markers, set()
         self._young[position] = messages
@@ -111,6 +109,7 @@ class MessageCounts:
             self.remember(position, messages)
             if chunk is not None:
                 self._young_chunks[position] = chunk
+                self.has_chunks = True
             if at_ms > 0:
                 self._young_times[position] = at_ms
             if marker:

@@ -566,7 +566,7 @@ class PersistentTopic(TopicLife):
         """A batch of entries became readable."""
         self.last_publish.appended(self.env.clock.now_ms())
         for subscription in self.subscriptions.values():
-            subscription.wake()
+            subscription.pump.wake()
 
     def _ledgers_trimmed(self) -> None:
         """Ledgers are gone. The managed ledger tells the durable cursors; it does not know those of readers."""

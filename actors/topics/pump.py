@@ -64,24 +64,28 @@ class Pump:
         """Whether `_retry` is there because a rate allows nothing at the moment."""
         self._passed_over = 0
         self._recall_entries = RECALL_ENTRIES_MIN
-        self._backoff = Backoff(host.env.random, READ_RETRY_INITIAL_S, READ_RETRY_MAXIMUM_S)
+        self._backoff: Backoff | None = None
+        """From a read that failed to the next one that did not."""
         self._loop = asyncio.get_running_loop()
 
     def wake(self) -> None:
         """Something changed that may allow dispatch. Cheap, and callable from anywhere."""
         if self._running or self.dispatcher is None or self._retry is not None:
             return
-        if self.dispatcher.next_read(self._host.ledger.chain.last_confirmed) is not None:
+        plan = self.dispatcher.next_read(self._host.ledger.chain.last_confirmed)
+        if plan is not None:
             self._running = True
-            self._host.spawn(self._run(), "dispatch")
+            self._host.spawn(self._run(self.dispatcher, plan), "dispatch")
 
-    async def _run(self) -> None:
+    async def _run(self, planner: Dispatcher, planned: ReadPlan | None) -> None:
+        """`planned` is the first plan, which `planner` made. A plan may get older than that while it is read."""
         rounds = 0
         counts = self._host.counts
         try:
             while (dispatcher := self.dispatcher) is not None:
-                plan = dispatcher.next_read(self._host.ledger.chain.last_confirmed)
-                if plan is None:
+                plan = planned if dispatcher is planner else None
+                planned = None
+                if plan is None and (plan := dispatcher.next_read(self._host.ledger.chain.last_confirmed)) is None:
                     return
                 rates, reading, bytes_max = self._rates, plan, self._host.dispatch_bytes_max
                 if rates:
@@ -111,7 +115,7 @@ class Pump:
                     delivery.consumer.deliver(delivery, now_ms, ack_set_of)
                     if counts.has_chunks:
                         delivery.consumer.out.chunks.add(sum([counts.is_chunk(one[0]) for one in delivery.entries]), 0)
-                self._backoff.reset()
+                self._backoff = None
                 rounds += 1
                 if rounds % ROUNDS_BEFORE_YIELD == 0:
                     await asyncio.sleep(0)  # other subscriptions and sockets want their turn
@@ -212,6 +216,8 @@ class Pump:
             self.wake()
 
     def _retry_later(self, error: MagnetarError) -> None:
+        if self._backoff is None:
+            self._backoff = Backoff(self._host.env.random, READ_RETRY_INITIAL_S, READ_RETRY_MAXIMUM_S)
         delay_s = self._backoff.next_delay_s()
         if not self._stopped:
             logger.warning("subscription %s could not read; the next try is in %.2f s: %s", self._name, delay_s, error)

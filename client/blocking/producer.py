@@ -25,6 +25,8 @@ from .pickling import OpensLater
 if TYPE_CHECKING:
     from .client import Client
 
+ON_LOOP = "a callback runs on the client's loop and cannot wait for a receipt: use send_async"
+
 
 class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
     """Publishes to one topic, from any thread. Made by `Client.create_producer`.
@@ -100,7 +102,8 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             OperationNotSupported: If an option asks for a feature that is not supported.
             MagnetarError: What the broker answers, as the class of its error.
         """
-        self._refuse_on_loop()
+        if self._running.is_here():
+            raise OperationNotSupported(ON_LOOP)
         message = self._producer.outgoing(
             content,
             properties,
@@ -213,7 +216,8 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
             AlreadyClosed: If the producer is closed.
             MagnetarError: What the broker answers, as the class of its error.
         """
-        self._refuse_on_loop()
+        if self._running.is_here():
+            raise OperationNotSupported(ON_LOOP)
         if self._producer.interception is not None:  # one by one
             if callback is None:
                 return [self.send(payload) for payload in payloads]
@@ -279,12 +283,6 @@ class Producer(ProducerFacts, OpensLater[ProducerConfiguration]):
         if outcome.error is not None:
             raise outcome.error
         return outcome.ids[0]
-
-    def _refuse_on_loop(self) -> None:
-        if self._running.is_here():
-            raise OperationNotSupported(
-                "a callback runs on the client's loop and cannot wait for a receipt: use send_async"
-            )
 
     def _wait_for_space(self, outbox: Outbox, blocks: bool) -> None:
         """Until `outbox` has space. Raises why it never will, or ProducerQueueIsFull if this is not to wait."""

@@ -97,6 +97,8 @@ class ConsumerAcks:
         self._group_max = configuration.ack_group_max
         self._one_by_one = not configuration.consumer_type.keeps_order
         self._state = Acknowledgements(configuration.batch_index_ack_enabled)
+        self.received = self._state.received
+        """Called with the position of each entry that comes."""
         self._collected: deque[object] = deque()
         """In the order of calls: messages, ids, lists of both, opened batches, `_UpTo`, `_Undelivered`, `_Opened`."""
         self._listed = 0
@@ -202,10 +204,6 @@ class ConsumerAcks:
         entry.ack_set = tuple(
             word & 0xFFFFFFFFFFFFFFFF for word in self._state.came(entry.position, entry.count, entry.ack_set)
         )
-
-    def received(self, position: Position) -> None:
-        """An entry came."""
-        self._state.received(position)
 
     def acknowledge_entry(self, position: Position) -> None:
         """A whole entry is done."""

@@ -40,7 +40,7 @@ from ..crypto.keys import ProducerCryptoFailureAction
 from ..schemas.automatic import AutoProduceBytesSchema, ProducedBytes
 from .interception import Interception
 from .outbox import Outbox, SendCallback, outbox_type
-from .outgoing import Outgoing, as_bytes, checked, delivery_time_ms, payloads_of, seen_of
+from .outgoing import Outgoing, checked, delivery_time_ms, payload_of, payloads_of, seen_of
 from .partition_producer import PartitionProducer
 from .producer_statistics import ProducerStatistics
 from .values import encoded, encoded_without_key
@@ -390,7 +390,7 @@ class TopicProducer:
             deliver_at_ms = delivery_time_ms(deliver_at, deliver_after, self._core.environment.clock.now_ms())
         if self.configuration.schema is not None:
             content, partition_key = encoded(self.configuration.schema, content, partition_key)
-        payload = None if content is None else as_bytes(content)
+        payload = content if type(content) is bytes else payload_of(content)
         if self.interception is None:
             return checked(
                 payload, properties, partition_key, ordering_key, sequence_id, event_timestamp, deliver_at_ms

@@ -139,18 +139,24 @@ class FrameWriter:
             self._loop.call_soon(self.flush)
         elif self._outgoing_frames >= FLUSH_AT_FRAMES:
             self.flush()
+            self._flush_scheduled = True  # the call at the end of the turn is still to come
 
     def respond_all(self, request_ids: Sequence[int], status: int) -> None:
         """Write many responses without payload at once, without waiting for the end of the turn. A service that answers
         so many has nothing to add in this turn, and the wait would cost one more turn.
         """
-        if not self._closed:
-            constant = repeat(OVERHEAD_SIZE_BYTES), repeat(KIND_RESPONSE), repeat(status)
-            self._outgoing.extend(map(pack_frame_header, *constant, request_ids))
-            self.flush()
+        transport = self._transport
+        if self._outgoing or transport is None:  # they leave behind what is gathered
+            for request_id in request_ids:
+                self.send(KIND_RESPONSE, status, request_id, ())
+            return
+        constant = repeat(OVERHEAD_SIZE_BYTES), repeat(KIND_RESPONSE), repeat(status)
+        transport.write(b"".join(map(pack_frame_header, *constant, request_ids)))
+        if transport.get_write_buffer_size() > self.buffer_max_bytes:
+            self._on_too_slow()
 
     def flush(self) -> None:
-        """Write what is gathered now. At the end of a turn that wrote earlier, nothing is left to write."""
+        """Write what is gathered now. The end of a turn that wrote earlier may find nothing left to write."""
         self._flush_scheduled = False
         transport = self._transport
         if not self._outgoing or transport is None:

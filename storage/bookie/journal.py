@@ -68,7 +68,8 @@ class BatchState(enum.Enum):
 
 BATCH_TRANSITIONS: Mapping[BatchState, Collection[BatchState]] = {
     BatchState.OPEN: (  # records join it
-        BatchState.QUEUED,  # its COMMIT is in it: it is large enough, the disk is free, or its segment is full
+        BatchState.QUEUED,  # its COMMIT is in it: it is large enough, or its segment is full
+        BatchState.WRITING,  # its COMMIT is in it: nothing waits in front of it, and the disk is free
         BatchState.FAILED,  # the write of an earlier batch failed, or a background file could not be made
     ),
     BatchState.QUEUED: (
@@ -207,7 +208,7 @@ class Journal:
         offset = self._tail
         self._tail += size
         if self._tail - batch.start >= BATCH_BYTES_MAX:
-            self._close_batch(batch)
+            self._queue_open(batch)
         return offset
 
     def append(self, kind: int, body: bytes, callback: Callable[[BaseException | None], None]) -> None:
@@ -221,7 +222,7 @@ class Journal:
         batch.callbacks.append(callback)
         self._tail += size
         if self._tail - batch.start >= BATCH_BYTES_MAX:
-            self._close_batch(batch)
+            self._queue_open(batch)
 
     def after_pending(self, callback: Callable[[BaseException | None], None]) -> None:
         """Call back when everything accepted up to now is durable; at once when nothing is pending."""
@@ -252,12 +253,16 @@ class Journal:
                 self._loop.call_soon(self._submit_next)
         return batch
 
-    def _close_batch(self, batch: JournalBatch) -> None:
-        batch.become(BatchState.QUEUED)
+    def _queue_open(self, batch: JournalBatch) -> None:
+        """Let nothing more join the open batch. It waits for its turn at the disk."""
+        self._close_batch(batch, BatchState.QUEUED)
+        self._queue.append(batch)
+
+    def _close_batch(self, batch: JournalBatch, state: BatchState) -> None:
+        batch.become(state)
         batch.parts.append(encode_record_header(KIND_COMMIT, b"", batch.start, batch.segment.seed))
         self._tail += RECORD_HEADER_SIZE
         batch.end = batch.segment.end = self._tail
-        self._queue.append(batch)
         self._open = None
 
     # -- segments --------------------------------------------------------------------------------------------------
@@ -315,7 +320,7 @@ class Journal:
         full = self.active
         if full is not None:
             if self._open is not None:
-                self._close_batch(self._open)
+                self._queue_open(self._open)
             last = self._newest_pending()
             if last is not None and last.segment is full:
                 last.final = True
@@ -364,7 +369,7 @@ class Journal:
     def _abandon(self, homeless: list[Segment]) -> None:
         """The disk had no space for files that are already in use: the adds that wait in them are refused."""
         if self._open is not None:
-            self._close_batch(self._open)
+            self._queue_open(self._open)
         self.active = None
         self._previous = self._newest_real
         for segment in homeless:
@@ -384,17 +389,19 @@ class Journal:
     def _submit_next(self) -> None:
         if self._writing is not None or self.failed is not None:
             return
-        if not self._queue:
-            if self._open is None or self._open.segment.file is None:
-                return
-            self._close_batch(self._open)
-        batch = self._queue[0]
-        if batch.segment.file is None:
+        batch = self._queue[0] if self._queue else self._open
+        if batch is None:
+            return
+        file = batch.segment.file
+        if file is None:
             return  # `_prepared` comes back here
-        batch.become(BatchState.WRITING)
-        self._queue.popleft()
+        if batch is self._open:
+            self._close_batch(batch, BatchState.WRITING)
+        else:
+            batch.become(BatchState.WRITING)
+            self._queue.popleft()
         self._writing = batch
-        self._write_lane.submit(_write, (batch.segment.file, batch.start, batch.parts, self._sync), self._written)
+        self._write_lane.submit(_write, (file, batch.start, batch.parts, self._sync), self._written)
 
     def _written(self, _: Any, error: BaseException | None) -> None:
         batch = self._writing

@@ -114,6 +114,8 @@ class LedgerWriterState:
         self._ensemble_size = metadata.ensemble_size
         self._write_sets = _write_sets(metadata.ensemble_size, metadata.write_quorum)
         self._live_write_sets = self._write_sets
+        self.degraded = False
+        """Whether entries have, or get, fewer copies than the write quorum."""
 
     # -- adding ------------------------------------------------------------------------------------------------
 
@@ -196,7 +198,7 @@ class LedgerWriterState:
             self._slot_becomes(slot, SlotState.LIVE)
         for slot in unreplaced:
             self._take_away(slot, SlotState.EMPTY)
-        self._find_live_write_sets()
+        self._slots_changed()
         resend = [
             (entry, slot)
             for entry in self.pending.values()
@@ -215,11 +217,6 @@ class LedgerWriterState:
         for slot in slots:
             self._take_away(slot, SlotState.EMPTY)
         return self._after_change()
-
-    @property
-    def degraded(self) -> bool:
-        """Whether entries have, or get, fewer copies than the write quorum."""
-        return self._lacking or SlotState.EMPTY in self.slots
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -271,7 +268,7 @@ class LedgerWriterState:
         keep = ~(1 << slot)
         for entry in self.pending.values():
             entry.acks &= keep
-        self._find_live_write_sets()
+        self._slots_changed()
 
     def _awaited(self, slot: int) -> int:
         """How many entries that are not acknowledged wait for an answer of a slot."""
@@ -280,10 +277,11 @@ class LedgerWriterState:
             for entry in self.pending.values()
         )
 
-    def _find_live_write_sets(self) -> None:
+    def _slots_changed(self) -> None:
         self._live_write_sets = tuple(
             tuple(slot for slot in write_set if self.slots[slot] is SlotState.LIVE) for write_set in self._write_sets
         )
+        self.degraded = self._lacking or SlotState.EMPTY in self.slots
 
     def _expect_change(self) -> None:
         if self.phase is not WriterPhase.CHANGING:

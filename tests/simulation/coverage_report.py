@@ -50,7 +50,7 @@ PARTS = {
         *(
             f"BookieStore.{name}"
             for name in (
-                "request", "add", "_append", "_refuse_unknown_ledger", "_doubtful", "_learn", "_add_again",
+                "request", "add", "_refuse_unknown_ledger", "_doubtful", "_learn", "_add_again",
                 "_add_again.looked_up", "_fence", "_fence.durable", "_answer_state", "_read", "_read.done",
                 "_read.read", "limbo", "enter_limbo", "clear_limbo", "add_tombstones", "add_tombstones.stored",
             )

@@ -170,7 +170,7 @@ def thaw_writer_state(frozen: Frozen, metadata: LedgerMetadata, order: Sequence[
     for e in range(lac + 1, last_added + 1):
         entry = state.pending[e] = PendingEntry(e, b"x", None)
         entry.acks = sum(1 << slot for slot, i in enumerate(holders) if infos[i][1] >> e & 1)
-    state._find_live_write_sets()
+    state._slots_changed()
     return state
 
 

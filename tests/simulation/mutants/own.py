@@ -120,7 +120,7 @@ def _keep_replaced_acknowledgements(stack: ExitStack) -> None:
     def take_away(self: LedgerWriterState, slot: int, state: SlotState) -> None:
         self.slots[slot] = state
         self.tenures[slot] += 1
-        self._find_live_write_sets()
+        self._slots_changed()
 
     replace(stack, LedgerWriterState, "_take_away", take_away)
 

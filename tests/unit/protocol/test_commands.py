@@ -1,7 +1,7 @@
 """Hand-written commands equal what protobuf writes."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from magnetar.protocol import commands, frames
@@ -37,6 +37,10 @@ def message_id(ledger: int, entry: int, partition: int) -> pb.MessageIdData:
 
 
 @given(UINT64)
+@example((1 << 28) - 1)
+@example(1 << 28)
+@example((1 << 42) - 1)
+@example(1 << 42)
 def test_varint(value: int) -> None:
     assert b"\x08" + commands.varint(value) == pb.CommandReachedEndOfTopic(consumer_id=value).SerializeToString()
 
