@@ -349,6 +349,27 @@ DIFFERENCES: tuple[Difference, ...] = (
         "of a missing subscription",
     ),
     Difference(
+        "the broker's clock decides how old a message is; for Pulsar it is the clock of the producer",
+        r"\.subscriptions\.s\.msgBacklog = 2",
+        r".subscriptions.s.msgBacklog = 3",
+        "the_clock_of_a_producer_and_the_age_of_its_messages",
+        "(an hour behind|of 1970): backlog behind 1800 s",
+    ),
+    Difference(
+        "the broker's clock decides how old a message is; Pulsar expires nothing behind one from next year",
+        r"\.subscriptions\.s\.msgBacklog = 3",
+        r".subscriptions.s.msgBacklog = 0",
+        "the_clock_of_a_producer_and_the_age_of_its_messages",
+        "a year ahead: backlog behind 3 s",
+    ),
+    Difference(
+        "the operator is told that no message was that old; Pulsar says so where consumers are connected",
+        "status 204|no body",
+        "status 409|a JSON body with a reason",
+        "the_clock_of_a_producer_and_the_age_of_its_messages",
+        ".*: expire what is 1800 s old",
+    ),
+    Difference(
         "a time below zero is refused; Pulsar takes it for the future, and all messages expire",
         "status 204|no body",
         "status 400|a JSON body with a reason",

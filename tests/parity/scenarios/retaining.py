@@ -5,7 +5,7 @@ from typing import Any
 
 import pulsar
 
-from magnetar.protocol.pulsar_pb2 import CommandProducer
+from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandProducer
 
 from ..registry import KEEPING, scenario
 from ..stage import Stage
@@ -159,6 +159,12 @@ def _ledgers(stage: Stage, topic: str) -> int:
     return len(stage.admin("GET", f"/admin/v2/persistent/{{ns}}/{topic}/internalStats").body["ledgers"])
 
 
+def _pass(stage: Stage, seconds: float) -> None:
+    """Let time pass: the clock alone decides what is old."""
+    begun_s = time.monotonic()
+    stage.until(lambda: time.monotonic() - begun_s > seconds)
+
+
 @scenario()
 def an_operator_expires_old_messages(stage: Stage) -> None:
     """Of one subscription and of all; and what cannot be expired."""
@@ -168,8 +174,7 @@ def an_operator_expires_old_messages(stage: Stage) -> None:
     young = client.create_producer(stage.topic(), producer_name="young", batching_enabled=False)
     for _ in range(3):
         young.send(b"old")
-    sent_s = time.monotonic()
-    stage.until(lambda: time.monotonic() - sent_s > 9)  # what is old is decided by the clock alone
+    _pass(stage, 9)
     young.send(b"young")
     stage.http("of one subscription", "POST", f"{TOPIC}/subscription/s/expireMessages/8")
     stage.until(lambda: _backlog(stage) == 1)
@@ -185,3 +190,32 @@ def an_operator_expires_old_messages(stage: Stage) -> None:
     stage.receive("what is left", consumer)
     consumer.close()
     stage.http("a time below zero", "POST", f"{TOPIC}/subscription/s/expireMessages/-1")
+
+
+@scenario()
+def the_clock_of_a_producer_and_the_age_of_its_messages(stage: Stage) -> None:
+    """Messages that are seconds old, by a producer whose clock is an hour behind, and behind one from next year."""
+    now_ms = int(time.time() * 1000)
+    year_ms = 365 * 24 * 3_600_000
+    times = {
+        "an hour behind": (now_ms - 3_600_000, now_ms, now_ms),
+        "a year ahead": (now_ms + year_ms, now_ms, now_ms),
+        "of 1970": (1, now_ms, now_ms),
+    }
+    client = stage.client()
+    for topic in times:
+        client.subscribe(stage.topic(topic.replace(" ", "-")), "s").close()
+    for number, (topic, published) in enumerate(times.items(), 1):
+        peer = stage.peer()
+        name = stage.found_topic(topic.replace(" ", "-"))
+        peer.request(CommandProducer(topic=name, producer_id=number, producer_name="p"))
+        for sequence_id, publish_time in enumerate(published):
+            peer.send_message(b"m", sequence_id, producer_id=number, producer_name="p", publish_time=publish_time)
+            peer.next_frame(BaseCommand.SEND_RECEIPT)
+    _pass(stage, 4)
+    for age_s in (1800, 3):
+        for topic in times:
+            at = "/admin/v2/persistent/{ns}/" + topic.replace(" ", "-")
+            stage.http(f"{topic}: expire what is {age_s} s old", "POST", f"{at}/subscription/s/expireMessages/{age_s}")
+            _pass(stage, 1)  # Pulsar expires behind its answer
+            stage.http(f"{topic}: backlog behind {age_s} s", "GET", f"{at}/stats", only=BACKLOG)
