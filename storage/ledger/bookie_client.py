@@ -44,6 +44,9 @@ RECONNECT_INITIAL_S = 0.05
 RECONNECT_MAX_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
 WAITING_REQUESTS_MAX = 100_000
+LOOKS = 4
+"""So often a writer looks for missing answers before it calls a bookie late. Looks are counted, and not seconds: a
+process that stood still has read no answers, and must not take that for a failure of all bookies."""
 OVERLOADED_RETRY_S = 0.05
 """A bookie that answers OVERLOADED gets the entry again after this time."""
 

@@ -9,7 +9,7 @@ from ...protocol.rpc_frames import STATUS_DISCONNECTED
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ..metadata.ledger_metadata import LedgerMetadata
-from .bookie_client import OVERLOADED_RETRY_S, BookieClient
+from .bookie_client import LOOKS, OVERLOADED_RETRY_S, BookieClient
 from .ensemble import replace_slots
 from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 
@@ -24,7 +24,8 @@ class WriteBack:
 
     It always ends: a bookie that refuses an entry gets no slot again. A bookie with a tombstone for the ledger says
     that it was deleted, which is final. A late bookie is suspect for a while. After each fruitless wait the next one is
-    longer, and their number is limited. Entries that are sent again to overloaded bookies add to their load.
+    longer, and their number is limited. A wait counts looks (see `bookie_client.LOOKS`). Entries that are sent again to
+    overloaded bookies add to their load.
 
     For a ledger in doubt, a bookie with a tombstone counts like one that refuses. `deleted` says that no others are
     left.
@@ -76,8 +77,9 @@ class WriteBack:
             pending.parts = encode_add(header, entry.body, recovery=True)
             for slot in state.targets(pending.entry_id):
                 self._send(pending, slot)
-        late = 0
-        deadline = loop.time() + self._settings.add_entry_timeout_s
+        late = looks = 0
+        look_s = self._settings.add_entry_timeout_s / LOOKS
+        look_at = loop.time() + look_s
         while state.pending:
             if self._tombstone_at and not self._in_doubt:
                 raise RecoveryFailed(
@@ -98,20 +100,26 @@ class WriteBack:
             self._progress.clear()
             lac = state.lac
             try:
-                async with asyncio.timeout_at(deadline):
+                async with asyncio.timeout_at(look_at):
                     await self._progress.wait()
             except TimeoutError:
-                late += 1
-                if late == LATE_ROUNDS_MAX:
-                    raise RecoveryFailed(
-                        f"too few bookies stored the recovered entry {lac + 1} of ledger {self.metadata.ledger_id} in "
-                        "time"
-                    ) from None
-                self._fail_late_slots()
+                looks += 1
+                look_at = loop.time() + look_s
+                if looks == LOOKS:
+                    looks = 0
+                    late += 1
+                    if late == LATE_ROUNDS_MAX:
+                        raise RecoveryFailed(
+                            f"too few bookies stored the recovered entry {lac + 1} of ledger "
+                            f"{self.metadata.ledger_id} in time"
+                        ) from None
+                    self._fail_late_slots()
             if state.lac != lac:
                 late = 0
             if state.lac != lac or state.phase is WriterPhase.NEEDS_CHANGE:
-                deadline = loop.time() + self._settings.add_entry_timeout_s * min(2**late, PATIENCE_MAX)
+                looks = 0
+                look_s = self._settings.add_entry_timeout_s * min(2**late, PATIENCE_MAX) / LOOKS
+                look_at = loop.time() + look_s
 
     def stop(self) -> None:
         """No answer counts from now on."""

@@ -10,7 +10,7 @@ while the metadata store cannot be reached, the failed slots stay empty and the 
 safe after a compare-and-set with a lost answer, too: from then on only bookies that are in both ensembles count.
 
 A bookie that leaves adds unanswered for `add_entry_timeout_s` is treated as failed. The watch counts: a slot is late
-when it has not answered everything that had been sent at the last check. This costs two additions per entry.
+when it has not answered at the fourth look what had been sent at its mark. This costs two additions per entry.
 
 These end the writer and fail all pending adds, whose outcome is then unknown: a fence (LedgerFenced), too few bookies
 (NotEnoughBookies), different bytes under one id (DigestConflict), an entry that every bookie must refuse, `close`.
@@ -40,7 +40,7 @@ from ..metadata import keys as metadata_keys
 from ..metadata.ledger_metadata import LedgerMetadata, LedgerState
 from ..metadata.ledger_records import LedgerRecord, LedgerRecords
 from ..metadata.store import Guard
-from .bookie_client import OVERLOADED_RETRY_S, BookieClient
+from .bookie_client import LOOKS, OVERLOADED_RETRY_S, BookieClient
 from .ensemble import Copies, PlaceOf, nowhere, replace_slots, should_move
 from .writer_state import LedgerWriterState, PendingEntry, SlotState, WriterPhase
 
@@ -57,16 +57,17 @@ _FATAL_STATUSES = frozenset({BookieStatus.CONFLICT, BookieStatus.BAD_REQUEST, Bo
 _REFUSALS = frozenset({BookieStatus.READ_ONLY, BookieStatus.UNKNOWN, BookieStatus.IO_ERROR, BookieStatus.FOREIGN})
 _OK = int(BookieStatus.OK)
 
-NO_MARK = (0, 0.0)
+NO_MARK = (0, 0)
 
 
 class SlotWatch:
-    """Tells which slots answer too late. All times are the loop's, in seconds."""
+    """Tells which slots answer too late. It counts looks (see `bookie_client.LOOKS`)."""
 
     def __init__(self, slots: int) -> None:
         self.sent = [0] * slots
         self.answered = [0] * slots
-        self._marks: list[tuple[int, float]] = [NO_MARK] * slots
+        self._marks: list[tuple[int, int]] = [NO_MARK] * slots
+        """Of each slot: how much had been sent at its mark, and how many looks have passed without all answers."""
 
     def restart(self, slot: int) -> None:
         """A slot has a new holder, or none."""
@@ -78,18 +79,24 @@ class SlotWatch:
         return self.sent != self.answered
 
     def rest(self) -> None:
-        """Nothing is outstanding; the next `late` makes new marks."""
+        """Nothing is outstanding; the next `mark` begins again."""
         self._marks = [NO_MARK] * len(self._marks)
 
-    def late(self, now: float, timeout_s: float) -> list[int]:
-        """Look at all slots: those that still owe an answer which they owed `timeout_s` ago. These are live: nothing is
-        sent to others."""
-        found: list[int] = []
-        for slot, (sent, since) in enumerate(self._marks):
+    def mark(self) -> None:
+        """Give a new mark to each slot that has answered everything up to its mark."""
+        for slot, (sent, _) in enumerate(self._marks):
             if self.answered[slot] >= sent:
-                self._marks[slot] = (self.sent[slot], now)
-            elif now - since >= timeout_s:
-                found.append(slot)
+                self._marks[slot] = (self.sent[slot], 0)
+
+    def late(self) -> list[int]:
+        """Look at all slots: those that still owe an answer which they owed `LOOKS` looks ago. These are live: nothing
+        is sent to others."""
+        found: list[int] = []
+        for slot, (sent, looks) in enumerate(self._marks):
+            if self.answered[slot] < sent:
+                self._marks[slot] = (sent, looks + 1)
+                if looks + 1 >= LOOKS:
+                    found.append(slot)
         return found
 
 
@@ -328,13 +335,13 @@ class LedgerWriter:
 
     def _start_watch(self) -> None:
         if self._state.phase is not WriterPhase.ENDED:
-            self._watch.late(self._loop.time(), self._settings.add_entry_timeout_s)
-            self._watch_timer = self._loop.call_later(self._settings.add_entry_timeout_s / 4, self._look)
+            self._watch.mark()
+            self._watch_timer = self._loop.call_later(self._settings.add_entry_timeout_s / LOOKS, self._look)
 
     def _look(self) -> None:
         self._watch_timer = None
         state = self._state
-        for slot in self._watch.late(self._loop.time(), self._settings.add_entry_timeout_s):
+        for slot in self._watch.late():
             bookie = state.ensemble[slot]
             self._slot_failed(slot, state.tenures[slot])
             self._client.report_slow(bookie)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 
 import pytest
 
@@ -387,6 +388,26 @@ async def test_bookies_that_are_late_get_more_time_before_they_are_asked_anew(fi
         bookie.add_delay_s = 0.7  # the time-out is 0.5 s
     metadata = await asyncio.wait_for(five.new_ledgers().recover(writer.ledger_id), 10)
     assert metadata.last_entry == 1
+
+
+async def test_bookies_are_not_late_by_time_in_which_the_recovering_process_stood_still(five):
+    """The first callback behind the pause is the time-out's. Answers are there, but nobody has read them."""
+    loop = asyncio.get_running_loop()
+    writer = await written(five, 1)
+    only_on(five, writer, 0, 1)
+    stood_still = []
+    for bookie in five.bookies.values():
+        bookie.add_delay_s = 0.3
+
+        def handle(op, payload, answer, handle=bookie.handle):
+            # The time-out ends the wait in the turn behind its own, so answers come in the one behind that.
+            handle(op, payload, lambda *answered: loop.call_soon(loop.call_soon, answer, *answered))
+            if op == BookieOp.ADD and not stood_still:
+                stood_still.append(loop.call_soon(time.sleep, 0.7))
+
+        bookie.handle = handle
+    metadata = await asyncio.wait_for(five.new_ledgers().recover(writer.ledger_id), 10)
+    assert stood_still and metadata.last_entry == 1 and len(metadata.fragments) == 1
 
 
 async def test_bookies_that_are_always_late_end_a_recovery():

@@ -1,6 +1,7 @@
 """The writer against scripted bookies in memory: order, fencing, ensemble changes, too few bookies, slow bookies."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -121,6 +122,22 @@ async def test_a_hung_bookie_is_replaced_after_the_add_timeout(five):
     await until(lambda: hung not in writer.metadata.last_fragment.bookies)
     assert writer.metadata.last_fragment.first_entry == 1
     assert five.client.is_suspect(hung)
+    await writer.close()
+
+
+async def test_bookies_are_not_failed_by_time_in_which_the_writers_process_stood_still(five):
+    """The first callback behind the pause is the watch's. Answers are there, but nobody has read them."""
+    writer = await five.ledgers.create()
+    for bookie in five.bookies.values():
+        bookie.delay_s = 0.3
+    adds = Adds()
+    writer.add(b"a", adds.callback)
+    await asyncio.sleep(0.01)  # the bookies have it
+    asyncio.get_running_loop().call_soon(time.sleep, 0.7)  # the process stands still
+    await adds.wait(1)
+    assert adds.positions and not writer.degraded
+    assert len(writer.metadata.fragments) == 1
+    assert not any(five.client.is_suspect(bookie) for bookie in five.bookies)
     await writer.close()
 
 
