@@ -157,13 +157,13 @@ class EmbeddedCluster(Cluster):
         return self._run(self._require().accept_lost_ledgers(), STOP_TIMEOUT_S)
 
     def scale(self, *, brokers: int | None = None, bookies: int | None = None) -> DesiredView:
-        return self._run(self._require().desired.scale(brokers, bookies), STOP_TIMEOUT_S)
+        return self._run(self._require().desired.scale(brokers=brokers, bookies=bookies), STOP_TIMEOUT_S)
 
     def drain(self, member: str) -> DesiredView:
-        return self._run(self._require().desired.drain(member), STOP_TIMEOUT_S)
+        return self._run(self._require().desired.drain(member=member), STOP_TIMEOUT_S)
 
     def undrain(self, member: str) -> DesiredView:
-        return self._run(self._require().desired.undrain(member), STOP_TIMEOUT_S)
+        return self._run(self._require().desired.undrain(member=member), STOP_TIMEOUT_S)
 
     def _restart_one(self, process: str) -> RestartView:
         return self._run(self._require().restart(process), STEP_TIMEOUT_S + STOP_TIMEOUT_S)

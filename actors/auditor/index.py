@@ -19,7 +19,7 @@ from typing import NamedTuple
 from ...protocol.errors import ProtocolError
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import Write
-from ..members.contracts_coordinator import LedgerChanges
+from ..members.contracts_coordinator import LedgerChanges, LedgerFeedContract
 
 IDS_PER_PAGE = 64
 IDS_PER_CHUNK = 1024
@@ -327,7 +327,7 @@ CHANGES_MAX = 1 << 20
 CHANGES_PER_ANSWER = 50_000
 
 
-class LedgerFeed:
+class LedgerFeed(LedgerFeedContract):
     """Which ledgers' records were written or deleted lately: bookies ask for it before they collect garbage.
 
     The feed is a hint. What it names, a bookie asks the metadata for, by the ledger's own key, under all the rules of
@@ -364,8 +364,7 @@ class LedgerFeed:
             del self._ledgers[:forgotten]
             self._first += forgotten
 
-    def changes(self, epoch: int, since: int) -> LedgerChanges:
-        """The changes from number `since` on, as many as an answer has; and where the feed ends now."""
+    async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges:
         end = self._first + len(self._ledgers)
         if epoch != self.epoch or not self._first <= since <= end:
             return LedgerChanges(self.epoch, end, end, [], complete=False)

@@ -45,6 +45,8 @@ from itertools import chain
 from ...protocol.cluster_status import AuditorStatus
 from ...protocol.errors import MagnetarError, MetadataError, ProtocolError
 from ...runtime.environment import Environment
+from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.contract import CALLER
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
@@ -55,7 +57,7 @@ from ...storage.metadata.ledger_metadata import LedgerMetadata
 from ...storage.metadata.ledger_records import LedgerRecord, LedgerRecords
 from ...storage.metadata.store import MetadataStore, Versioned, Write, unpack
 from ..members.contracts_bookie import BookieContract
-from ..members.contracts_coordinator import UnnamedLedgers
+from ..members.contracts_coordinator import AuditContract, UnnamedLedgers
 from ..members.peer_calls import MemberCalls
 from .absence import BookieWatch
 from .checks import LedgerChecks
@@ -129,7 +131,7 @@ class Walk:
     """Bookie in limbo → the walk that has to come to its end before it is let out."""
 
 
-class Auditor:
+class Auditor(AuditContract):
     """See the module. `limbo` names the live bookies that say they are in limbo, and why; `damaged` those that hold
     damaged entries, and how many."""
 
@@ -186,8 +188,7 @@ class Auditor:
         """Begin a round soon."""
         self._wake.set()
 
-    def retry(self) -> None:
-        """Begin a round soon, and try again in it what failed, whenever that was."""
+    async def audit(self) -> None:
         self._due.failed.hasten()
         self._wake.set()
 
@@ -221,12 +222,11 @@ class Auditor:
             if not self._due.write(ledger_id):
                 self._walk.due = True
 
-    def unnamed(self, bookie: str, ledgers: Iterable[int]) -> UnnamedLedgers:
-        """Which of a bookie's ledgers it may not have to keep: they have no record, or one that does not name it.
+    async def unnamed_ledgers(self, *, ledgers: list[int], caller: RpcConnection = CALLER) -> UnnamedLedgers:
+        return self.unnamed(caller.peer.node_id, ledgers)
 
-        It is a hint, like the feed. Together with all changes since this coordinator began, it leaves out no ledger
-        that has to go: a walk that began since then has put every record into the index.
-        """
+    def unnamed(self, bookie: str, ledgers: Iterable[int]) -> UnnamedLedgers:
+        """See the contract."""
         find, found = self._index.find, list[int]()
         for ledger_id in ledgers:
             known = find(ledger_id)

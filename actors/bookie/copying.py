@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 
 from ...protocol.bookie_wire import (
     ADD_FLAG_RECOVERY,
+    ENTRY_ID_MAX,
     BookieOp,
     BookieStatus,
     decode_entry_header,
@@ -39,6 +40,7 @@ from ...protocol.errors import (
     MagnetarError,
     NoSuchEntry,
     NoSuchLedger,
+    ProtocolError,
     ServiceUnitNotReady,
 )
 from ...runtime.environment import Environment
@@ -47,7 +49,7 @@ from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ...storage.bookie.store import BookieStore
 from ...storage.metadata.entry_gaps import Range, Stripe, missing_entries
-from ..members.contracts_bookie import Copied, CopySource, Lacking, Part
+from ..members.contracts_bookie import Copied, CopySource, DamagedEntry, EntryPlace, Lacking, Part, RepairContract
 from ..members.peer_calls import MemberCalls
 
 logger = logging.getLogger(__name__)
@@ -65,7 +67,7 @@ ENTRIES_PER_TURN = 64
 _RECOVERY = bytes([ADD_FLAG_RECOVERY])
 
 
-class EntryCopies:
+class EntryCopies(RepairContract):
     """See the module. `store` returns the engine; it raises AlreadyClosed when there is none."""
 
     def __init__(
@@ -88,10 +90,19 @@ class EntryCopies:
         """End the connections to other bookies."""
         await self._links.close()
 
-    async def lacking(self, parts: Sequence[Part]) -> Lacking:
-        """Which parts are not here as a whole, up to the first that was not examined. In limbo each counts as lacking:
-        nothing tells before it is read. Raises OSError.
-        """
+    async def damaged_entries(self, *, after: EntryPlace, limit: int = 1000) -> list[DamagedEntry]:
+        if limit < 1:
+            raise ProtocolError(f"a page of damaged entries cannot have {limit} of them: ask for 1 or more")
+        entries = self.store().entries
+        page = entries.damage.notes.page((after.ledger, after.entry), limit)
+        return [DamagedEntry(*key, entries.ledgers[key[0]].nonce) for key in page if key[0] in entries.ledgers]
+
+    async def forget_damage(self, *, ledger: int, above: int) -> None:
+        self.store().entries.damage.forget(ledger, above)
+
+    async def lacking(self, *, parts: list[Part]) -> Lacking:
+        for part in parts:
+            _check_part(part)
         store, loop = self.store(), asyncio.get_running_loop()
         ends = loop.time() + LOOK_S
         found: list[int] = []
@@ -114,10 +125,8 @@ class EntryCopies:
             first = following
         return True
 
-    async def copy(self, part: Part, sources: Sequence[CopySource]) -> Copied:
-        """See the module. Raises NoSuchEntry, EntryUnknown (no source gives an intact entry), and what the own disk
-        raises; what was copied until then stays.
-        """
+    async def copy_entries(self, *, part: Part, sources: list[CopySource]) -> Copied:
+        _check_part(part)
         for source in sources:
             address = f"{source.host}:{source.port}"
             self._addresses[source.bookie] = (address, source.host, source.port)
@@ -347,3 +356,12 @@ async def find_held(store: BookieStore, part: Part, first: int, *, intact_only: 
     except NoSuchLedger:
         return [], part.last + 1
     return held, min(max(following, first + 1), part.last + 1)
+
+
+def _check_part(part: Part) -> None:
+    """Raise ProtocolError for one that no ledger has."""
+    in_range = 0 <= part.first <= part.last <= ENTRY_ID_MAX
+    if not in_range or not 0 <= part.slot < part.ensemble_size or not 1 <= part.write_quorum <= part.ensemble_size:
+        raise ProtocolError(f"{part} is no part of a ledger")
+    if not 0 <= part.ledger < 1 << 63 or not 0 <= part.nonce < 1 << 64:
+        raise ProtocolError(f"{part} names an impossible ledger")

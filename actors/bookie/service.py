@@ -8,8 +8,8 @@ processes never serve one directory.
 treat the outcome of pending adds as unknown. It tells `on_fatal` and waits to be closed; the supervisor starts a new
 process. Losing the connection to the coordinator changes nothing: adds and reads go on, and garbage collection waits.
 
-Entries are data requests straight into the store, without a coroutine each. Control methods: see the `rpc_` ones, and
-`RepairMethods`.
+Entries are data requests straight into the store, without a coroutine each. The rest of its contract is served by the
+service itself and by `EntryCopies`.
 """
 
 import asyncio
@@ -17,16 +17,15 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import ClassVar
 
-from ...protocol.bookie_wire import ENTRY_ID_MAX, BookieOp, decode_read
+from ...protocol.bookie_wire import BookieOp, decode_read
 from ...protocol.cluster_status import BookieFigures, MemberData, ScrubReport
 from ...protocol.errors import AlreadyClosed, AuthorizationError, MagnetarError, ProtocolError, StorageFailed
 from ...protocol.names import ROLE_BOOKIE, ROLE_READER
 from ...runtime.environment import Environment
 from ...runtime.files import DiskUsage, FileLock
-from ...runtime.rpc.connection import Handler, RpcConnection, RpcService
-from ...runtime.rpc.groups import handlers_of
+from ...runtime.rpc.connection import RpcConnection, RpcService
+from ...runtime.rpc.contract import handlers_of
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.server import RpcServer
 from ...runtime.settings.declarations import Settings
@@ -39,7 +38,7 @@ from ...storage.bookie.garbage_collection import collect_garbage
 from ...storage.bookie.scrub import Scrubber
 from ...storage.bookie.store import BookieStore
 from ...storage.metadata.keys import LEDGER_COUNTER
-from ..members.contracts_bookie import BookieContract, Copied, CopySource, DamagedEntry, EntryPlace, Lacking, Part
+from ..members.contracts_bookie import BookieContract, StoreContract
 from ..members.contracts_coordinator import CoordinatorContract, LedgerChanges
 from ..members.coordinator_link import CoordinatorClient
 from ..members.permissions import BOOKIE_OPERATIONS
@@ -132,54 +131,6 @@ async def _unnamed(ask: CoordinatorContract, epoch: int, held: Iterable[int]) ->
     return found
 
 
-class RepairMethods:
-    """What a bookie offers to the auditor for repairs: what it lacks, what is damaged, and copying from others."""
-
-    def __init__(self, copies: EntryCopies) -> None:
-        self._copies = copies
-        self.handlers = handlers_of(self)
-
-    async def close(self) -> None:
-        """End the connections to other bookies."""
-        await self._copies.close()
-
-    async def rpc_lacking(self, connection: RpcConnection, parts: list[Part]) -> Lacking:
-        """Which parts are not here as a whole; all of them in limbo. Raises ProtocolError."""
-        for part in parts:
-            _check_part(part)
-        return await self._copies.lacking(parts)
-
-    async def rpc_copy_entries(self, connection: RpcConnection, part: Part, sources: list[CopySource]) -> Copied:
-        """Copy what is missing here of a part from the sources, for a few seconds. Raises as `EntryCopies.copy` does,
-        and ProtocolError.
-        """
-        _check_part(part)
-        return await self._copies.copy(part, sources)
-
-    async def rpc_damaged_entries(
-        self, connection: RpcConnection, after: EntryPlace, limit: int = 1000
-    ) -> list[DamagedEntry]:
-        """The entries known to be damaged, ascending, behind `after`. Raises ProtocolError."""
-        if limit < 1:
-            raise ProtocolError(f"a page of damaged entries cannot have {limit} of them: ask for 1 or more")
-        entries = self._copies.store().entries
-        page = entries.damage.notes.page((after.ledger, after.entry), limit)
-        return [DamagedEntry(*key, entries.ledgers[key[0]].nonce) for key in page if key[0] in entries.ledgers]
-
-    async def rpc_forget_damage(self, connection: RpcConnection, ledger: int, above: int) -> None:
-        """The ledger is closed and ends at entry `above`: no reader asks for its damaged entries behind that."""
-        self._copies.store().entries.damage.forget(ledger, above)
-
-
-def _check_part(part: Part) -> None:
-    """Raise ProtocolError for one that no ledger has."""
-    in_range = 0 <= part.first <= part.last <= ENTRY_ID_MAX
-    if not in_range or not 0 <= part.slot < part.ensemble_size or not 1 <= part.write_quorum <= part.ensemble_size:
-        raise ProtocolError(f"{part} is no part of a ledger")
-    if not 0 <= part.ledger < 1 << 63 or not 0 <= part.nonce < 1 << 64:
-        raise ProtocolError(f"{part} names an impossible ledger")
-
-
 LOCK_NAME = "lock"
 MAY_NOT_FENCE = (ROLE_READER, ROLE_BOOKIE)
 """Roles that only read entries."""
@@ -214,7 +165,7 @@ TRANSITIONS: Mapping[BookieState, Collection[BookieState]] = {
 }
 
 
-class BookieService(RpcService):
+class BookieService(RpcService, StoreContract):
     """See the module. With `accept_lost_disk`, or if the lost one had the cookie `lost_instance`, an empty directory
     takes a lost one's place, in limbo.
 
@@ -223,7 +174,6 @@ class BookieService(RpcService):
 
     contract = BookieContract
     operation_roles = BOOKIE_OPERATIONS
-    method_groups: ClassVar[tuple[type, ...]] = ()
 
     def __init__(
         self,
@@ -258,7 +208,8 @@ class BookieService(RpcService):
         self._server = RpcServer(
             env, self.identity, keys, self, frame_size_max=settings.bookie_frame_size_max_bytes + 1024
         )
-        self._repairs = RepairMethods(EntryCopies(env, self.identity, keys, settings, lambda: self.store))
+        self._copies = EntryCopies(env, self.identity, keys, settings, lambda: self.store)
+        self.handlers = handlers_of(BookieContract, self, self._copies)
         self._lock: FileLock | None = None
         self._cookie: Cookie | None = None
         self._store: BookieStore | None = None
@@ -339,7 +290,7 @@ class BookieService(RpcService):
         await self._tasks.close()
         await self._coordinator.close()
         await self._server.close()
-        await self._repairs.close()
+        await self._copies.close()
         if self._compactor is not None:
             await self._compactor.close()
         if self._store is not None:
@@ -363,15 +314,7 @@ class BookieService(RpcService):
 
     # -- control -------------------------------------------------------------------------------------------------------
 
-    def handler(self, method: str) -> Handler | None:
-        return super().handler(method) or self._repairs.handlers.get(method)
-
-    async def rpc_status(self, connection: RpcConnection) -> BookieFigures:
-        """What an operator wants to see; sizes in bytes."""
-        return self.status()
-
-    def status(self) -> BookieFigures:
-        """See `rpc_status`."""
+    async def status(self) -> BookieFigures:
         store = self.store
         segments = [segment for segment in store.entries.segments.values()]
         return {
@@ -398,22 +341,10 @@ class BookieService(RpcService):
             "scrub": self._scrub_report(),
         }
 
-    async def rpc_ledgers(self, connection: RpcConnection, after: int = -1, limit: int = 1000) -> list[int]:
-        """Ids of ledgers known here, ascending, greater than `after`, at most `limit`."""
+    async def ledgers(self, *, after: int = -1, limit: int = 1000) -> list[int]:
         return sorted(ledger_id for ledger_id in self.store.entries.ledgers if ledger_id > after)[:limit]
 
-    async def rpc_collect_garbage(self, connection: RpcConnection, major: bool = False) -> dict[str, int]:
-        """One round now, compaction included; returns what it did."""
-        return await self.collect(major)
-
-    async def rpc_clear_limbo(
-        self, connection: RpcConnection, fence_floor: int | None = None, reason: str | None = None
-    ) -> None:
-        """The auditor has copied back everything that should be here, knowing of that reason for limbo.
-
-        Every ledger id given out before the loss is below `fence_floor`; without one the bookie asks the metadata.
-        Raises BadVersion when more was lost meanwhile, so that the reason is another one, and ProtocolError.
-        """
+    async def clear_limbo(self, *, fence_floor: int | None = None, reason: str | None = None) -> None:
         if fence_floor is not None and not 0 <= fence_floor < 1 << 63:
             raise ProtocolError(
                 f"{fence_floor!r:.100} is not a ledger id"
@@ -493,16 +424,13 @@ class BookieService(RpcService):
 
     async def _try_to_collect(self, major: bool) -> bool:
         try:
-            await self.collect(major)
+            await self.collect_garbage(major=major)
         except (MagnetarError, OSError) as error:
             logger.warning("bookie %s skipped a garbage collection: %s", self.identity.node_id, error)
             return False
         return True
 
-    async def collect(self, major: bool) -> dict[str, int]:
-        """Write tombstones for deleted ledgers, then compact. Raises what the metadata and the disk raise, and
-        EntryCorrupt.
-        """
+    async def collect_garbage(self, *, major: bool = False) -> dict[str, int]:
         assert self._compactor is not None
         async with self._collecting.lock:
             identity = self.identity
@@ -553,9 +481,6 @@ class BookieService(RpcService):
         await self._coordinator.close()
         if self.on_fatal is not None:
             self.on_fatal(error)
-
-
-BookieService.method_groups = (BookieService, RepairMethods)
 
 
 def _accepts_new_ledgers(store: BookieStore) -> bool:

@@ -13,8 +13,8 @@ from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
-from ...runtime.rpc.connection import RpcConnection
 from ...storage.managed.managed_ledger import ManagedLedger
+from ..members.contracts_broker import HealthContract
 from ..topics.loaded_topics import Topics
 from ..topics.persistent import PersistentTopic
 
@@ -24,7 +24,7 @@ HeartbeatTopic = Callable[[], Awaitable[str]]
 """Gives the full name of this broker's topic, made and assigned to it if need be."""
 
 
-class HealthMethods:
+class HealthMethods(HealthContract):
     """See the module."""
 
     def __init__(self, env: Environment, topics: Topics, heartbeat_topic: HeartbeatTopic) -> None:
@@ -32,8 +32,7 @@ class HealthMethods:
         self._topics = topics
         self._heartbeat_topic = heartbeat_topic
 
-    async def rpc_check_health(self, connection: RpcConnection) -> float:
-        """Store an entry and read it again. Returns how many seconds that took. Raises what went wrong."""
+    async def check_health(self) -> float:
         name = TopicName.parse(await self._heartbeat_topic())
         topic = await self._topics.get(name)
         if not isinstance(topic, PersistentTopic):

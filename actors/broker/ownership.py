@@ -21,7 +21,6 @@ that wrongly believes it is the owner.
 
 import asyncio
 import logging
-from collections.abc import Iterable
 
 from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from ...protocol.slots import slot_of
@@ -32,6 +31,7 @@ from ...runtime.tasks import Tasks
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.slot_rows import EPOCH_SHIFT, SlotEntry, SlotOwner, SlotRows
 from ...storage.metadata.store import Guard
+from ..members.contracts_broker import OwnershipContract
 from ..members.contracts_coordinator import Owner, TopicGrant
 from ..members.coordinator_link import CoordinatorClient
 from ..topics.loaded_topics import Topics
@@ -44,9 +44,10 @@ NEWS_WAIT_S = 0.5
 SLOTS_PER_QUESTION = 512
 RETRY_INITIAL_S = 0.05
 RETRY_MAX_S = 2.0
+DELETIONS_AT_A_TIME = 8
 
 
-class Ownership:
+class Ownership(OwnershipContract):
     """See the module. `begin` attaches it to the link of an incarnation, `end` forgets all that was that one's."""
 
     def __init__(self, env: Environment, topics: Topics) -> None:
@@ -119,16 +120,13 @@ class Ownership:
             return False
         return link is self._link and self._take(grant, load=False)
 
-    def take_back(self, grants: Iterable[TopicGrant]) -> None:
-        """The coordinator gives topics back that it had released."""
+    # -- what the coordinator asks for -----------------------------------------------------------------------------
+
+    async def take_topics(self, *, grants: list[TopicGrant]) -> None:
         for grant in grants:
             self._take(grant, load=True)
 
-    async def release(self, number: int, slots: Iterable[int], topics: Iterable[str]) -> None:
-        """Close these topics and all in these slots, and take no grants from before this.
-
-        Raises ServiceUnitNotReady, and closes nothing, when the coordinator that asks is superseded.
-        """
+    async def release(self, *, number: int, slots: list[int], topics: list[str]) -> None:
         if self._link is not None and number < self._link.epoch << EPOCH_SHIFT:
             raise ServiceUnitNotReady("another coordinator became active, and knows nothing of this release")
         closing: list[str] = []
@@ -141,13 +139,29 @@ class Ownership:
             closing.append(full_name)
         await asyncio.gather(*(self.topics.release(full_name) for full_name in closing))
 
-    async def unload(self, topic: str, number: int, *, inactive: bool) -> None:
-        """Close a topic that is about to be deleted. Raises NotAllowedError, and closes nothing, while it is used.
-
-        Raises what `release` raises.
-        """
+    async def unload(self, *, topic: str, number: int, inactive: bool = False) -> None:
         self.topics.check_unused(topic, inactive=inactive)
-        await self.release(number, (), (topic,))
+        await self.release(number=number, slots=[], topics=[topic])
+
+    async def is_inactive(self, *, topic: str) -> bool:
+        found = self.topics.find(topic)
+        if found is None:
+            return not TopicName.parse(topic).persistent
+        return await found.keeping.is_inactive()
+
+    async def delete_topics(self, *, topics: list[tuple[str, int]]) -> None:
+        permits = asyncio.Semaphore(DELETIONS_AT_A_TIME)
+
+        async def delete(topic: str, epoch: int) -> None:
+            async with permits:
+                await self.topics.delete(TopicName.parse(topic), epoch)
+
+        outcomes = await asyncio.gather(*(delete(topic, epoch) for topic, epoch in topics), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _take(self, grant: TopicGrant, *, load: bool) -> bool:
         name = TopicName.parse(grant.topic)
@@ -271,8 +285,6 @@ class Ownership:
             self._moved_alone.pop(topic, None)
             topic.to_ask = False
             self.topics.table.tidy(topic)
-
-    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _entry(self, name: TopicName) -> SlotEntry | None:
         """The entry that makes a topic this broker's."""

@@ -19,13 +19,17 @@ settled: the load of one moment would decide. A unit that moved before the resta
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
-from ...protocol.errors import MagnetarError, ProtocolError
+from ...protocol.errors import MagnetarError, ProtocolError, StaleEpoch
 from ...protocol.load_figures import UNITS_PER_REPORT_MAX, BrokerLoad, ClusterLoad, LoadReport
+from ...protocol.names import ROLE_BROKER
+from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.contract import CALLER
 from ...runtime.settings.declarations import Settings
 from ..balancing.averages import LoadAverages
 from ..balancing.planner import PlanLimits, plan
+from ..members.contracts_coordinator import LoadContract
 from .rebalancing import Rebalancer
 
 logger = logging.getLogger(__name__)
@@ -47,10 +51,10 @@ class _Reports:
         self.at_s = 0.0
 
 
-class LoadBalancer:
-    """See the module."""
+class LoadBalancer(LoadContract):
+    """See the module. `is_alive(role, node_id, incarnation)` says who has a session."""
 
-    def __init__(self, settings: Settings, rebalancer: Rebalancer) -> None:
+    def __init__(self, settings: Settings, rebalancer: Rebalancer, is_alive: Callable[[str, str, str], bool]) -> None:
         self.moves = 0
         """Units that were given to the rebalancer."""
         self.rounds = 0
@@ -64,10 +68,17 @@ class LoadBalancer:
         )
         self._averages = LoadAverages(settings.load_history_share, self._interval_s)
         self._rebalancer = rebalancer
+        self._is_alive = is_alive
         self._reports: dict[str, _Reports] = {}
         self._moved_at: dict[str, float] = {}
 
     # -- reports -------------------------------------------------------------------------------------------------
+
+    async def report_load(self, *, report: LoadReport, caller: RpcConnection = CALLER) -> None:
+        peer = caller.peer
+        if not self._is_alive(ROLE_BROKER, peer.node_id, peer.incarnation):
+            raise StaleEpoch(f"{peer.node_id} has no session: register first")
+        self.take(peer.node_id, report)
 
     def take(self, broker: str, report: LoadReport) -> None:
         """Count the report of a live broker. Raises ProtocolError for an impossible one."""
@@ -84,8 +95,7 @@ class LoadBalancer:
             for unit in list(self._moved_at)[:-MOVES_REMEMBERED_MAX]:
                 del self._moved_at[unit]
 
-    def view(self) -> ClusterLoad:
-        """The last report of each broker that still reports."""
+    async def cluster_load(self) -> ClusterLoad:
         now_s = asyncio.get_running_loop().time()
         averages = self._averages.of_reports()
         brokers = {

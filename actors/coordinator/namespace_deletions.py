@@ -19,6 +19,7 @@ is called wherever a marked record is taken over).
 """
 
 import asyncio
+import contextlib
 import logging
 
 from ...protocol.errors import MagnetarError, ServiceUnitNotReady, TopicNotFound
@@ -27,7 +28,7 @@ from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
-from ..members.contracts_coordinator import NAMESPACE_DELETE_TIMEOUT_S
+from ..members.contracts_coordinator import NAMESPACE_DELETE_TIMEOUT_S, NamespaceDeletionContract
 from .namespaces import Namespaces
 from .topic_deletions import TopicDeletions
 from .topic_registry import TopicRegistry
@@ -39,7 +40,7 @@ RETRY_INITIAL_S = 0.1
 RETRY_MAX_S = 5.0
 
 
-class NamespaceDeletions:
+class NamespaceDeletions(NamespaceDeletionContract):
     """See the module."""
 
     def __init__(
@@ -62,11 +63,20 @@ class NamespaceDeletions:
         """Stop; what is marked is finished by the next coordinator."""
         await self._tasks.close()
 
-    async def delete(self, name: str) -> None:
-        """Delete a namespace with all its topics. Returns when nothing of it is left.
+    async def delete_namespace(self, *, namespace: str, force: bool = False) -> None:
+        if force:
+            await self._delete_with_topics(namespace)
+        else:
+            await self._namespaces.delete(namespace, self._registry.names_in)
 
-        Raises TopicNotFound; ServiceUnitNotReady when it takes long: it goes on, and the next call waits for its end.
-        """
+    async def delete_tenant(self, *, tenant: str, force: bool = False) -> None:
+        for namespace in await self._namespaces.namespaces(tenant=tenant) if force else ():
+            with contextlib.suppress(TopicNotFound):  # another call has deleted it
+                await self._delete_with_topics(namespace)
+        await self._namespaces.delete_tenant(tenant)
+
+    async def _delete_with_topics(self, name: str) -> None:
+        """Returns when nothing of the namespace is left. After ServiceUnitNotReady the next call waits for its end."""
         try:
             async with asyncio.timeout(NAMESPACE_DELETE_TIMEOUT_S):
                 if name not in self._under_way:

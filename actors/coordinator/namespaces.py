@@ -30,7 +30,7 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_records import CertainRecords, remove_record
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import Versioned, list_all, pack, unpack
-from ..members.contracts_coordinator import NamespacePolicies
+from ..members.contracts_coordinator import NamespaceContract, NamespacePolicies, TenantContract
 from ..policies.automatic_creation import AutoTopicCreation
 from ..policies.effective import POLICIES, understood
 from ..policies.record import NamespaceRecord
@@ -38,14 +38,14 @@ from ..policies.record import NamespaceRecord
 TenantRecord = dict[str, object]
 
 
-class Tenants:
+class Tenants(TenantContract):
     """Which tenants exist: records, with a copy in the coordinator's memory.
 
-    Part of `namespaces`, which runs changes one by one. `CertainRecords` settles a change whose outcome is unknown:
+    Part of `namespaces`: changes of both run one by one. `CertainRecords` settles a change whose outcome is unknown:
     what is stored then counts, and a tenant that was to be created is created. A tenant whose deletion is in doubt
     takes no namespaces.
 
-    `changing` is the lock that its owner holds during a change.
+    `changing` is the lock that is held during a change.
     """
 
     def __init__(self, env: Environment, store: EpochMetadataStore, changing: asyncio.Lock) -> None:
@@ -60,6 +60,7 @@ class Tenants:
         )
         self._env = env
         self._store = store
+        self._changing = changing
         self._records: dict[str, tuple[TenantRecord, int]] = {}
         self._going: dict[str, None] = {}
 
@@ -69,15 +70,17 @@ class Tenants:
             tenant = metadata_keys.decode_part(key.removeprefix(metadata_keys.TENANTS_PREFIX))
             self._records[tenant] = (_read(record.value), record.version)
 
-    def names(self) -> list[str]:
-        """All tenants, ordered."""
+    async def tenants(self) -> list[str]:
         return sorted(self._records)
 
-    def get(self, name: str) -> TenantRecord:
-        """The record of a tenant. Raises NoSuchKey."""
+    async def tenant(self, *, tenant: str) -> TenantRecord:
+        self.check_known(tenant)
+        return self._records[tenant][0]
+
+    def check_known(self, name: str) -> None:
+        """Raise NoSuchKey unless there is such a tenant."""
         if name not in self._records:
             raise NoSuchKey(f"the tenant {name} does not exist")
-        return self._records[name][0]
 
     def check(self, name: str) -> None:
         """Raise NoSuchKey unless the tenant takes namespaces."""
@@ -86,25 +89,24 @@ class Tenants:
 
     # -- changes, one by one ---------------------------------------------------------------------------------------
 
-    async def put(self, name: str, record: TenantRecord, *, create: bool) -> None:
-        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
-        check_named_entity("tenant", name)
-        key = metadata_keys.tenant(name)
-        found = await self._store.get(key)
-        if create and found is not None:
-            self._records[name] = (_read(found.value), found.version)
-            raise KeyExists(f"the tenant {name} already exists")
-        if not create and found is None:
-            raise NoSuchKey(f"the tenant {name} does not exist")
-        known = _read(found.value) if found is not None else {"created_ms": self._env.clock.now_ms()}
-        value = {**known, **record}
-        version = await self.stored.put(name, pack(value), found.version if found is not None else None)
-        self._going.pop(name, None)  # a deletion was in doubt until now
-        self._records[name] = (value, version)
+    async def put_tenant(self, *, tenant: str, record: TenantRecord, create: bool = True) -> None:
+        async with self._changing:
+            check_named_entity("tenant", tenant)
+            found = await self._store.get(metadata_keys.tenant(tenant))
+            if create and found is not None:
+                self._records[tenant] = (_read(found.value), found.version)
+                raise KeyExists(f"the tenant {tenant} already exists")
+            if not create and found is None:
+                raise NoSuchKey(f"the tenant {tenant} does not exist")
+            known = _read(found.value) if found is not None else {"created_ms": self._env.clock.now_ms()}
+            value = {**known, **record}
+            version = await self.stored.put(tenant, pack(value), found.version if found is not None else None)
+            self._going.pop(tenant, None)  # a deletion was in doubt until now
+            self._records[tenant] = (value, version)
 
     async def delete(self, name: str) -> None:
-        """Delete a tenant that has no namespaces. Raises NoSuchKey."""
-        self.get(name)
+        """Delete a tenant that has no namespaces, under the lock. Raises NoSuchKey."""
+        self.check_known(name)
         self._going[name] = None
         try:
             await self.stored.delete(name)
@@ -132,7 +134,7 @@ def _read(value: bytes) -> TenantRecord:
 _CREATION = "auto_topic_creation_override"
 
 
-class Namespaces:
+class Namespaces(NamespaceContract):
     """See the module."""
 
     def __init__(
@@ -195,18 +197,15 @@ class Namespaces:
         if not self.exists(namespace):
             raise TopicNotFound(f"the namespace {namespace} does not exist", namespace=namespace)
 
-    def names(self, tenant: str) -> list[str]:
-        """Names of a tenant's namespaces. Raises NoSuchKey for a missing tenant."""
-        self.tenants.get(tenant)
-        return sorted(name for name in self._namespaces if name.startswith(f"{tenant}/"))
+    async def namespaces(self, *, tenant: str) -> list[str]:
+        self.tenants.check_known(tenant)
+        return self._names(tenant)
 
-    def policies(self, namespace: str) -> NamespacePolicies:
-        """What is set for a namespace. Raises TopicNotFound."""
+    async def namespace(self, *, namespace: str) -> NamespacePolicies:
         self.check(namespace)
         return self._row(namespace)
 
-    def properties(self, namespace: str) -> Properties:
-        """What an administrator has noted of a namespace. Raises TopicNotFound."""
+    async def namespace_properties(self, *, namespace: str) -> Properties:
         self.check(namespace)
         return self._namespaces[namespace][0].properties
 
@@ -227,25 +226,32 @@ class Namespaces:
         """Namespaces that have policies and whose names are greater than `after`, in no order."""
         return [self._row(name) for name, (record, _) in self._namespaces.items() if record.policies and name > after]
 
-    async def create(self, name: str, policies: dict[str, object], properties: Properties | None = None) -> None:
-        """Raises KeyExists, NoSuchKey (no such tenant), InvalidTopicName, InvalidConfiguration (a wrong policy)."""
-        tenant, _ = parse_namespace(name)
-        record = NamespaceRecord.new(policies, self._env.clock.now_ms(), self._settings)
+    async def create_namespace(
+        self, *, namespace: str, policies: dict[str, object] | None = None, properties: Properties | None = None
+    ) -> None:
+        tenant, _ = parse_namespace(namespace)
+        record = NamespaceRecord.new(policies or {}, self._env.clock.now_ms(), self._settings)
         if properties:
             record = record.with_properties(changed_properties({}, properties, ()))
         async with self._changing:
             self.tenants.check(tenant)
-            if name in self._namespaces:
-                raise KeyExists(f"the namespace {name} already exists")
-            await _delete_schemas(self._env, self._store, name)
-            self._enter(name, record, await self._stored.put(name, record.pack(), None))
+            if namespace in self._namespaces:
+                raise KeyExists(f"the namespace {namespace} already exists")
+            await _delete_schemas(self._env, self._store, namespace)
+            self._enter(namespace, record, await self._stored.put(namespace, record.pack(), None))
 
-    async def set_policy(self, namespace: str, policy: str, value: object) -> None:
-        """Set one policy; None takes it away. Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong
-        value)."""
-        await self.change(namespace, lambda record: record.with_policy(policy, value, self._settings))
+    async def set_policy(self, *, namespace: str, policy: str, value: object = None) -> None:
+        await self._change(namespace, lambda record: record.with_policy(policy, value, self._settings))
 
-    async def change(self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]) -> None:
+    async def change_namespace_properties(
+        self, *, namespace: str, put: dict[str, str], remove: list[str] | None = None, clear: bool = False
+    ) -> None:
+        def change(record: NamespaceRecord) -> NamespaceRecord:
+            return record.with_properties(changed_properties(record.properties, put, remove or (), clear=clear))
+
+        await self._change(namespace, change)
+
+    async def _change(self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]) -> None:
         """Store what `change` makes of the record. Raises TopicNotFound, and what `change` raises."""
         key = metadata_keys.namespace(namespace)
         async with self._changing:
@@ -296,19 +302,18 @@ class Namespaces:
 
     # -- tenants -------------------------------------------------------------------------------------------------
 
-    async def put_tenant(self, name: str, record: dict[str, object], *, create: bool) -> None:
-        """Create a tenant, or change one. Raises KeyExists, NoSuchKey, InvalidTopicName."""
-        async with self._changing:
-            await self.tenants.put(name, record, create=create)
-
     async def delete_tenant(self, name: str) -> None:
         """Raises NoSuchKey, NotAllowedError while it has namespaces."""
         async with self._changing:
-            if self.names(name) or any(one.startswith(f"{name}/") for one in self._stored.in_doubt()):
+            self.tenants.check_known(name)
+            if self._names(name) or any(one.startswith(f"{name}/") for one in self._stored.in_doubt()):
                 raise ConflictError(f"the tenant {name} still has namespaces: delete them first")
             await self.tenants.delete(name)
 
     # -- inside --------------------------------------------------------------------------------------------------
+
+    def _names(self, tenant: str) -> list[str]:
+        return sorted(name for name in self._namespaces if name.startswith(f"{tenant}/"))
 
     def _version_of(self, namespace: str) -> int | None:
         known = self._namespaces.get(namespace)

@@ -17,6 +17,7 @@ from ...protocol.names import COORDINATOR_ID, ROLE_COORDINATOR
 from ...protocol.topics import PERSISTENT, TopicName
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.contract import CALLER
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ...storage.ledger.bookie_directory import BookieDirectory
@@ -29,7 +30,13 @@ from ...storage.metadata.store import MetadataStore
 from ..auditor.service import Auditor
 from ..desired.state import DesiredMembers
 from ..members.contracts_broker import BrokerContract
-from ..members.contracts_coordinator import MemberContract, NamespacePolicies, TopicChange, TopicPage, TopicRecord
+from ..members.contracts_coordinator import (
+    MemberContract,
+    NamespacePolicies,
+    TopicChange,
+    TopicPage,
+    TopicWatchContract,
+)
 from ..members.peer_calls import MemberCalls
 from ..slots.contents import SlotContents
 from .drains import Drains
@@ -51,14 +58,14 @@ PAGE = 5000
 """Topics that one answer holds."""
 
 
-class TopicWatchers:
+class TopicWatchers(TopicWatchContract):
     """Which brokers watch the topics of which namespaces, and what they are told: each creation, growth and deletion.
 
-    A broker asks for pages of a namespace's topics (`watch`). From the first page on, it is pushed each change in the
-    namespace over the same connection, until it says `unwatch` or the connection ends. Pages and pushes have numbers. A
-    page holds all changes up to its number, and a push with a greater number is not in it. A number is taken and used
-    in one step of the event loop, with the change in the registry. A change in a namespace that nobody watches costs
-    nothing.
+    A broker asks for pages of a namespace's topics (`watch_topics`). From the first page on, it is pushed each change
+    in the namespace over the same connection, until it says `unwatch_topics` or the connection ends. Pages and pushes
+    have numbers. A page holds all changes up to its number, and a push with a greater number is not in it. A number is
+    taken and used in one step of the event loop, with the change in the registry. A change in a namespace that nobody
+    watches costs nothing.
 
     Nothing of this is stored. When a connection ends, or another coordinator becomes active, brokers ask again.
     """
@@ -75,18 +82,19 @@ class TopicWatchers:
         """How many brokers watch each namespace."""
         return {namespace: len(connections) for namespace, connections in self._watching.items()}
 
-    def watch(self, connection: RpcConnection, namespace: str, after: str) -> TopicPage:
-        """Tell this connection of the namespace's changes, and answer its persistent topics behind the name `after`."""
-        if not connection.closed:
-            self._watching.setdefault(namespace, {}).setdefault(connection, MemberContract(connection.notify))
+    async def watch_topics(self, *, namespace: str, after: str = "", caller: RpcConnection = CALLER) -> TopicPage:
+        if not caller.closed:
+            self._watching.setdefault(namespace, {}).setdefault(caller, MemberContract(caller.notify))
         try:
             found = self._registry.list_topics(namespace, max(after, f"{PERSISTENT}:"), PAGE + 1)
         except TopicNotFound:
             found = []
-        return TopicPage(self._number, [TopicRecord(*one) for one in found[:PAGE]], len(found) > PAGE)
+        return TopicPage(self._number, found[:PAGE], len(found) > PAGE)
 
-    def unwatch(self, connection: RpcConnection, namespace: str) -> None:
-        """Tell this connection nothing more about the namespace."""
+    async def unwatch_topics(self, *, namespace: str, caller: RpcConnection = CALLER) -> None:
+        self._unwatch(caller, namespace)
+
+    def _unwatch(self, connection: RpcConnection, namespace: str) -> None:
         connections = self._watching.get(namespace, {})
         connections.pop(connection, None)
         if not connections:
@@ -95,7 +103,7 @@ class TopicWatchers:
     def leave(self, connection: RpcConnection) -> None:
         """The connection has ended."""
         for namespace in [name for name, connections in self._watching.items() if connection in connections]:
-            self.unwatch(connection, namespace)
+            self._unwatch(connection, namespace)
 
     def _changed(self, topic: TopicName, before: int | None, partitions: int | None) -> None:
         connections = self._watching.get(topic.namespace)

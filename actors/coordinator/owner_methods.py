@@ -15,8 +15,9 @@ from ...protocol.slots import TopicGrant
 from ...protocol.system_topics import heartbeat_topic
 from ...protocol.topics import TopicName
 from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.contract import CALLER
 from ...storage.metadata.slot_rows import SlotEntry, SlotOwner
-from ..members.contracts_coordinator import GrantPage, Owner
+from ..members.contracts_coordinator import GrantPage, Owner, PlacementContract
 from ..members.permissions import check_topic_creation
 from .member_lists import url_of
 from .membership import Session
@@ -26,7 +27,7 @@ ASSIGN_TIMEOUT_S = 8.0
 GRANTS_PER_PAGE = 1000
 
 
-class PlacementMethods:
+class PlacementMethods(PlacementContract):
     """See the module."""
 
     def __init__(self, office: Office) -> None:
@@ -35,24 +36,14 @@ class PlacementMethods:
         self._placement = office.placement
         self._registry = office.registry
 
-    async def rpc_lookup(self, connection: RpcConnection, topic: str) -> str:
-        """The URL of the broker that serves a partition or plain topic. Nothing is created.
-
-        For a topic that is missing, but would be created by a producer or consumer, it is that of the broker which
-        shall create it. Raises what `rpc_assign` raises.
-        """
+    async def lookup(self, *, topic: str) -> str:
         name = TopicName.parse(topic)
         if not self._registry.would_create(name):
             await self._registry.check_assignable(name, create=False)
         return url_of((await self._owner(name))[1])
 
-    async def rpc_assign(self, connection: RpcConnection, topic: str, create: bool | None = None) -> Owner:
-        """The owner of a partition or plain topic. It gets a grant, if it is the broker that asks.
-
-        `create` makes a missing topic (None: if automatic creation is allowed). Raises TopicNotFound, NotAllowedError,
-        ServiceUnitNotReady (no broker, or it takes too long).
-        """
-        check_topic_creation(connection, create)
+    async def assign(self, *, topic: str, create: bool | None = None, caller: RpcConnection = CALLER) -> Owner:
+        check_topic_creation(caller, create)
         name = TopicName.parse(topic)
         wanted = self._office.namespaces.creation(name.namespace).allow if create is None else create
         await self._registry.check_assignable(name, wanted)
@@ -60,16 +51,11 @@ class PlacementMethods:
         facts = self._registry.facts(name)
         if facts is None:
             raise ServiceUnitNotReady(f"{topic} is being deleted")
-        asks = connection.peer.node_id == session.node_id and connection.peer.incarnation == session.incarnation
+        asks = caller.peer.node_id == session.node_id and caller.peer.incarnation == session.incarnation
         grant = self._office.grants.make(name) if asks else None
         return Owner(session.node_id, session.incarnation, max(entry.epoch, facts.epoch), url_of(session), grant)
 
-    async def rpc_slot_topics(self, connection: RpcConnection, slots: list[int]) -> GrantPage:
-        """Grants for what lies in these slots and is the calling broker's: of some of the slots, at least one.
-
-        Slots that it does not own have none. Raises ServiceUnitNotReady when the first one may be about to move,
-        ProtocolError for what is no slot.
-        """
+    async def slot_topics(self, *, slots: list[int], caller: RpcConnection = CALLER) -> GrantPage:
         contents, placement = self._office.contents, self._placement
         if not slots or not all(0 <= slot < contents.slots for slot in slots):
             raise ProtocolError(f"there are {contents.slots} slots")
@@ -77,7 +63,7 @@ class PlacementMethods:
         if not free:
             raise ServiceUnitNotReady(f"slot {slots[0]} may be about to move: ask again")
         members, done = contents.page(free, GRANTS_PER_PAGE)
-        peer = SlotOwner(connection.peer.node_id, connection.peer.incarnation)
+        peer = SlotOwner(caller.peer.node_id, caller.peer.incarnation)
         grants: list[TopicGrant] = []
         for topic, index in members:
             name = TopicName.parse(topic)
@@ -87,24 +73,16 @@ class PlacementMethods:
                 grants.append(grant)
         return GrantPage(grants, done)
 
-    async def rpc_unload(self, connection: RpcConnection, topic: str, destination: str | None = None) -> None:
-        """Close a topic (of a partitioned one: every partition) where it is and give it to `destination`, or to any
-        other broker. Raises TopicNotFound, InvalidConfiguration (no such broker), NotAllowedError (too many topics
-        were moved alone).
-        """
+    async def unload(self, *, topic: str, destination: str | None = None) -> None:
         if destination is not None and self._membership.find(ROLE_BROKER, destination) is None:
             raise InvalidConfiguration(f"{destination} is not a live broker: choose one that `magnetar status` lists")
         topics = self._registry.members(TopicName.parse(topic))
         await self._office.rebalancer.order(dict.fromkeys(topics, destination))
 
-    async def rpc_heartbeat_topic(self, connection: RpcConnection) -> str:
-        """The topic that the health check of the calling broker uses, made and moved to it if need be.
-
-        Raises ServiceUnitNotReady: no session, or the topic is being deleted at this moment.
-        """
-        session = self._membership.find(ROLE_BROKER, connection.peer.node_id)
+    async def heartbeat_topic(self, *, caller: RpcConnection = CALLER) -> str:
+        session = self._membership.find(ROLE_BROKER, caller.peer.node_id)
         if session is None:
-            raise ServiceUnitNotReady(f"{connection.peer.node_id} is not registered")
+            raise ServiceUnitNotReady(f"{caller.peer.node_id} is not registered")
         address = url_of(session).removeprefix("pulsar://").replace("[", "").replace("]", "")
         name = heartbeat_topic(address)
         with contextlib.suppress(KeyExists):

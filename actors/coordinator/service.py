@@ -4,8 +4,8 @@ States: *stopped* → *active* (`start`: epoch raised, records read, listening) 
 coordinator became active. After `start`, brokers have `session_timeout_s` to come back before their slots move. When
 another coordinator became active, `wait_ended` returns, and no write succeeds from then on.
 
-What it has while it is active is its `Office`. The methods that members call are groups: objects that take the office.
-A failed `start` leaves nothing behind.
+What it has while it is active is its `Office`. Each part of its contract is served by one object: one of the office, or
+one that takes the office. A failed `start` leaves nothing behind.
 
 Guarantees:
 - every write is a compare-and-set guarded by this coordinator's epoch, every push carries it;
@@ -29,7 +29,7 @@ from ...protocol.errors import MetadataError, ServiceUnitNotReady, StaleEpoch
 from ...protocol.names import ROLE_BROKER
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import STATUS_OK, Handler, RpcConnection, RpcService
-from ...runtime.rpc.groups import handlers_of
+from ...runtime.rpc.contract import handlers_of
 from ...runtime.rpc.keys import Keys
 from ...runtime.rpc.server import RpcServer
 from ...runtime.settings.declarations import Settings
@@ -41,13 +41,10 @@ from ..members.coordinator_link import COORDINATOR_FRAME_SIZE_MAX
 from ..members.permissions import COORDINATOR_OPERATIONS, check_writable
 from .desired_methods import DesiredMethods
 from .load_balancer import LoadBalancer
-from .load_methods import LoadMethods
-from .namespace_methods import NamespaceMethods
 from .office import Office
 from .owner_methods import PlacementMethods
 from .session_methods import SessionMethods
 from .status_methods import StatusMethods
-from .topic_methods import TopicMethods
 
 logger = logging.getLogger(__name__)
 
@@ -78,16 +75,6 @@ class CoordinatorService(RpcService):
 
     contract = CoordinatorContract
     operation_roles = COORDINATOR_OPERATIONS
-    method_groups = (
-        SessionMethods,
-        PlacementMethods,
-        TopicMethods,
-        NamespaceMethods,
-        StatusMethods,
-        DesiredMethods,
-        LoadMethods,
-        MetadataMethods,
-    )
 
     def __init__(
         self,
@@ -142,13 +129,29 @@ class CoordinatorService(RpcService):
         server = RpcServer(self._env, office.identity, self._keys, self, frame_size_max=COORDINATOR_FRAME_SIZE_MAX)
         sessions = SessionMethods(office)
         desired = DesiredMethods(office.desired, office.drains)
-        balancer = LoadBalancer(self.settings, office.rebalancer)
+        balancer = LoadBalancer(self.settings, office.rebalancer, office.membership.is_alive)
         office.rebalancer.on_order = balancer.ordered
-        loads = LoadMethods(balancer, office.membership.is_alive)
         status = StatusMethods(office, sessions, server, self._directory, desired, balancer)
         metadata = MetadataMethods(office.store, office.ledger_ids, self.check_metadata_writer)
-        owners, topics, namespaces = PlacementMethods(office), TopicMethods(office), NamespaceMethods(office)
-        handlers = handlers_of(sessions, owners, topics, namespaces, status, desired, loads, metadata)
+        handlers = handlers_of(
+            CoordinatorContract,
+            sessions,
+            office.auditor,
+            office.auditor.feed,
+            status,
+            balancer,
+            PlacementMethods(office),
+            office.registry,
+            office.growths,
+            office.deletions,
+            office.watchers,
+            office.namespaces.tenants,
+            office.namespaces,
+            office.namespace_deletions,
+            office.topic_policies,
+            desired,
+            metadata,
+        )
         return _Active(office, sessions, status, desired, balancer, server, handlers, Tasks())
 
     def cluster_stops(self) -> None:

@@ -11,11 +11,12 @@ from ...protocol.errors import CookieMismatch, NotAllowedError, ProtocolError, S
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.backoff import Backoff
 from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.contract import CALLER
 from ...runtime.rpc.messages import unpack
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import unpack as unpack_record
-from ..members.contracts_coordinator import BrokerInfo, Greeting, PolicyPage, Registered, SlotListing
+from ..members.contracts_coordinator import BrokerInfo, Greeting, PolicyPage, Registered, SessionContract, SlotListing
 from .member_lists import check_registration, check_report, damage_found, listing
 from .membership import Session
 from .office import Office
@@ -27,7 +28,7 @@ REPORT_BYTES_MAX = 64 << 10
 JUDGE_RETRY_MAX_S = 5.0
 
 
-class SessionMethods:
+class SessionMethods(SessionContract):
     """See the module."""
 
     def __init__(self, office: Office) -> None:
@@ -76,22 +77,15 @@ class SessionMethods:
 
     # -- methods -------------------------------------------------------------------------------------------------
 
-    async def rpc_hello(self, connection: RpcConnection) -> Greeting:
-        """The first call of every connection. Raises StaleEpoch for a broker or bookie that should not run."""
-        self._check_wanted(connection.peer.role, connection.peer.node_id)
+    async def hello(self, *, caller: RpcConnection = CALLER) -> Greeting:
+        self._check_wanted(caller.peer.role, caller.peer.node_id)
         return Greeting(self._office.epoch, self._office.cluster_id, self._office.contents.slots)
 
-    async def rpc_register(
-        self, connection: RpcConnection, role: str, host: str, port: int, data: MemberData
+    async def register(
+        self, *, role: str, host: str, port: int, data: MemberData, caller: RpcConnection = CALLER
     ) -> Registered:
-        """Begin a session. Answers the lists that it will be kept informed of by pushes.
-
-        A bookie is listed only when no ledger id that it knows can be given out again (see `ledger_ids`).
-
-        Raises NotAllowedError, ProtocolError (a malformed registration), CookieMismatch, StaleEpoch, MetadataError.
-        """
         office = self._office
-        peer = connection.peer
+        peer = caller.peer
         if role != peer.role:
             raise NotAllowedError(f"{peer.node_id} is a {peer.role} by its handshake, but registers as a {role}")
         check_registration(peer.node_id, host, port, data)
@@ -99,19 +93,19 @@ class SessionMethods:
         if role == ROLE_BOOKIE:
             await self._check_cookie(peer.node_id, data)
             await office.ledger_ids.known(data.get("ledgers_end", 0), peer.node_id)
-        if connection.closed or not office.active:
+        if caller.closed or not office.active:
             raise StaleEpoch(
                 "the connection or this coordinator ended before the registration was done: register again"
             )
-        session = Session(role, peer.node_id, peer.incarnation, host, port, data, connection)
+        session = Session(role, peer.node_id, peer.incarnation, host, port, data, caller)
         replaced = office.membership.register(session)
-        self.sessions[connection] = session
+        self.sessions[caller] = session
         if role != ROLE_BOOKIE:
-            office.lists.listen(connection)
-        if replaced is not None and replaced.connection is not connection:
+            office.lists.listen(caller)
+        if replaced is not None and replaced.connection is not caller:
             self._forget(replaced)
             replaced.connection.close()
-        if replaced is None or replaced.connection is not connection:
+        if replaced is None or replaced.connection is not caller:
             logger.info("%s registered (incarnation %s, %s:%d)", peer.node_id, peer.incarnation, host, port)
         if role == ROLE_BROKER:
             office.lists.brokers_changed()
@@ -122,27 +116,24 @@ class SessionMethods:
         elif role == ROLE_BOOKIE:
             office.lists.bookies_changed()
         slots, policies = None, PolicyPage([], False)
-        if office.lists.listens(connection):
-            slots = self._listing()
+        if office.lists.listens(caller):
+            slots = await self.slot_listing()
         if role == ROLE_BROKER:
-            policies = policy_page(office.namespaces, office.topic_policies, "")
+            policies = await self.policies(after="")
         return Registered(office.epoch, office.lists.bookies(), office.lists.brokers(), slots, policies)
 
-    async def rpc_slot_listing(self, connection: RpcConnection) -> SlotListing:
-        """Who owns which slot, as of the last change that members were told of."""
-        return self._listing()
-
-    async def rpc_bookies(self, connection: RpcConnection) -> list[BookieInfo]:
-        """Live bookies."""
-        return self._office.lists.bookies()
-
-    async def rpc_brokers(self, connection: RpcConnection) -> list[BrokerInfo]:
-        """Live brokers."""
-        return self._office.lists.brokers()
-
-    def _listing(self) -> SlotListing:
+    async def slot_listing(self) -> SlotListing:
         placement = self._office.placement
         return SlotListing(placement.number, placement.table.rows().pack())
+
+    async def policies(self, *, after: str) -> PolicyPage:
+        return policy_page(self._office.namespaces, self._office.topic_policies, after)
+
+    async def bookies(self) -> list[BookieInfo]:
+        return self._office.lists.bookies()
+
+    async def brokers(self) -> list[BrokerInfo]:
+        return self._office.lists.brokers()
 
     def _check_wanted(self, role: str, member: str) -> None:
         """A supervisor that was superseded, and does not know, may start a member that has been retired."""

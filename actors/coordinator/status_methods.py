@@ -6,18 +6,17 @@ from ...protocol.cluster_status import ClusterView, MemberStatus
 from ...protocol.names import ROLE_BROKER, VERSION
 from ...protocol.slots import slot_of
 from ...protocol.topics import TopicName
-from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.server import RpcServer
 from ...storage.metadata.registered_bookies import registered_bookies
 from ..members.contracts_bookie import disk_report
-from ..members.contracts_coordinator import LedgerChanges, UnnamedLedgers
+from ..members.contracts_coordinator import StatusContract
 from .desired_methods import DesiredMethods
 from .load_balancer import LoadBalancer
 from .office import Office
 from .session_methods import SessionMethods
 
 
-class StatusMethods:
+class StatusMethods(StatusContract):
     """See the module. `directory` is where the coordinator keeps its metadata; its disk is reported on."""
 
     def __init__(
@@ -37,32 +36,14 @@ class StatusMethods:
         self._balancer = balancer
         self._started_ms = office.env.clock.now_ms()
 
-    async def rpc_audit(self, connection: RpcConnection) -> None:
-        """Begin a round of the auditor now."""
-        self._office.auditor.retry()
-
-    async def rpc_ledger_changes(self, connection: RpcConnection, epoch: int, since: int) -> LedgerChanges:
-        """See `LedgerFeed.changes`."""
-        return self._office.auditor.feed.changes(epoch, since)
-
-    async def rpc_unnamed_ledgers(self, connection: RpcConnection, ledgers: list[int]) -> UnnamedLedgers:
-        """See `Auditor.unnamed`."""
-        return self._office.auditor.unnamed(connection.peer.node_id, ledgers)
-
-    async def rpc_registered_bookies(self, connection: RpcConnection) -> list[str]:
-        """Ids of all bookies that have a cookie, alive or not."""
+    async def registered_bookies(self) -> list[str]:
         return list(await registered_bookies(self._office.store))
 
-    async def rpc_status(self, connection: RpcConnection) -> ClusterView:
-        """See `status`."""
-        return await self.status()
-
     async def status(self) -> ClusterView:
-        """Members and what they report, epochs, topics, disks, repairs. Sizes are in bytes."""
         office = self._office
         topics = self._topics_by_broker()
         host, port = self._server.address
-        load = self._balancer.view()
+        load = await self._balancer.cluster_load()
         members: list[MemberStatus] = [
             {
                 "id": session.node_id,
@@ -92,7 +73,7 @@ class StatusMethods:
                 "version": VERSION,
             },
             "members": members,
-            "registered_bookies": list(await registered_bookies(office.store)),
+            "registered_bookies": await self.registered_bookies(),
             "topics": office.registry.topic_count,
             "assignments": sum(topics.values()),
             "deleting": office.deletions.under_way,

@@ -51,6 +51,7 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_records import remove_record
 from ...storage.metadata.store import MetadataStore
 from ..members.contracts_broker import DELETE_TIMEOUT_S, BrokerContract
+from ..members.contracts_coordinator import TopicDeletionContract
 from ..members.peer_calls import MemberCalls
 from .grants import Grants
 from .membership import Membership
@@ -74,7 +75,7 @@ class _Deletion:
     done: dict[str, None] = field(default_factory=dict[str, None])
 
 
-class TopicDeletions:
+class TopicDeletions(TopicDeletionContract):
     """See the module."""
 
     def __init__(
@@ -118,6 +119,17 @@ class TopicDeletions:
     def under_way(self) -> list[str]:
         """The topics that are being deleted."""
         return list(self._under_way)
+
+    async def delete_topic(self, *, topic: str, force: bool = False) -> None:
+        name = TopicName.parse(topic)
+        if name.partition >= 0 and self._registry.find(name) is None:
+            raise NotAllowedError(f"{topic} is a partition and cannot be deleted alone: delete the whole topic")
+        await self.delete(name, force=force)
+
+    async def delete_inactive_topic(self, *, topic: str) -> None:
+        name = TopicName.parse(topic)
+        whole = name if self._registry.find(name) is not None else name.without_partition()
+        await self.delete(whole, force=False, inactive=True)
 
     async def delete(self, name: TopicName, *, force: bool, inactive: bool = False) -> None:
         """Delete a topic, with `inactive` only if it is. Returns when nothing of it is left.

@@ -46,7 +46,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from ...protocol.errors import ConflictError, MagnetarError, ServiceUnitNotReady, TopicNotFound
+from ...protocol.errors import ConflictError, MagnetarError, NotAllowedError, ServiceUnitNotReady, TopicNotFound
 from ...protocol.slots import TopicGrant
 from ...protocol.topics import TopicName, topic_of_path
 from ...runtime import retry
@@ -58,7 +58,7 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import Versioned, list_pages
 from ..members.contracts_broker import BrokerContract, Point
-from ..members.contracts_coordinator import GROW_TIMEOUT_S
+from ..members.contracts_coordinator import GROW_TIMEOUT_S, TopicGrowthContract
 from ..members.peer_calls import MemberCalls
 from .grants import Grants
 from .placement import SlotPlacement
@@ -81,7 +81,7 @@ class _UnderWay(NamedTuple):
     task: "asyncio.Task[None]"
 
 
-class TopicGrowths:
+class TopicGrowths(TopicGrowthContract):
     """See the module."""
 
     def __init__(
@@ -119,12 +119,8 @@ class TopicGrowths:
         """The topics that grow."""
         return list(self._under_way)
 
-    async def grow(self, name: TopicName, partitions: int) -> None:
-        """Raise the number of partitions. Returns when clients can use them.
-
-        Raises TopicNotFound, InvalidConfiguration (fewer than now), NotAllowedError (the namespace takes no more),
-        ServiceUnitNotReady: it takes long, and goes on.
-        """
+    async def grow_topic(self, *, topic: str, partitions: int) -> None:
+        name = TopicName.parse(topic)
         try:
             async with asyncio.timeout(GROW_TIMEOUT_S):
                 while (earlier := self._under_way.get(name.full)) is not None:
@@ -138,14 +134,11 @@ class TopicGrowths:
             ) from None
 
     async def prepare_subscription(
-        self, name: TopicName, subscription: str, position: Point, properties: Mapping[str, str]
+        self, *, topic: str, subscription: str, position: Point, properties: dict[str, str]
     ) -> int | None:
-        """A subscription is about to be created on partition 0 (`name`), at a place.
-
-        Returns the version of the topic's record under which that may be done; None for a topic without a record.
-        Raises TopicNotFound, ServiceUnitNotReady (the topic grows all the time, or an owner does not answer), and what
-        creating a subscription raises.
-        """
+        name = TopicName.parse(topic)
+        if name.partition != 0:
+            raise NotAllowedError(f"{topic} is not the first partition of a topic")
         whole = name.without_partition()
         try:
             async with asyncio.timeout(PREPARE_LIMIT_S):

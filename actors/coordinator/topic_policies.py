@@ -20,7 +20,7 @@ from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_records import CertainRecords
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import Guard, Versioned, list_all
-from ..members.contracts_coordinator import NamespacePolicies, PolicyPage
+from ..members.contracts_coordinator import NamespacePolicies, PolicyPage, TopicPolicyContract
 from ..policies.record import NamespaceRecord
 from .namespaces import Namespaces
 from .topic_registry import TopicRegistry
@@ -29,7 +29,7 @@ PAGE = 5000
 """Namespaces and topics that one answer holds."""
 
 
-class TopicPolicies:
+class TopicPolicies(TopicPolicyContract):
     """See the module."""
 
     def __init__(
@@ -67,34 +67,30 @@ class TopicPolicies:
         """End what is under way."""
         await self._stored.close()
 
-    def policies(self, topic: TopicName) -> NamespacePolicies:
-        """What is set for a topic. Raises TopicNotFound."""
-        self._check(topic)
-        return self._row(topic.full) if topic.full in self._records else NamespacePolicies(topic.full, -1, {})
+    async def topic_policies(self, *, topic: str) -> NamespacePolicies:
+        name = TopicName.parse(topic)
+        self._check(name)
+        return self._row(name.full) if name.full in self._records else NamespacePolicies(name.full, -1, {})
 
     def with_policies(self, after: str) -> list[NamespacePolicies]:
         """Topics that have policies and whose names are greater than `after`, in no order."""
         return [self._row(name) for name, (record, _) in self._records.items() if record.policies and name > after]
 
-    async def set(self, topic: TopicName, policy: str, value: object) -> None:
-        """Set one policy; None takes it away.
-
-        Raises TopicNotFound, InvalidConfiguration (no such policy, or a wrong value), NotAllowedError (a partition, or
-        a topic without a record), ServiceUnitNotReady (it is being deleted, or grew just now).
-        """
-        key = metadata_keys.topic_policies(topic.path)
+    async def set_topic_policy(self, *, topic: str, policy: str, value: object = None) -> None:
+        name = TopicName.parse(topic)
+        key = metadata_keys.topic_policies(name.path)
         async with self._changing:
-            self._check(topic)
+            self._check(name)
             found = await self._store.get(key)
             before = NamespaceRecord.read(key, found.value) if found is not None else None
             empty = NamespaceRecord.new({}, self._env.clock.now_ms(), self._settings)
             record = (before or empty).with_policy(policy, value, self._settings, topic=True)
-            guard = self._guard(topic)
+            guard = self._guard(name)
             version = found.version if found is not None else None
             if record.policies != (before.policies if before is not None else {}):
-                version = await self._put(topic, record, version, guard)
+                version = await self._put(name, record, version, guard)
             if version is not None:
-                self._enter(topic.full, record, version)
+                self._enter(name.full, record, version)
 
     async def delete(self, topic: TopicName) -> None:
         """Delete what is set for a topic that is being deleted. No error when there is nothing."""

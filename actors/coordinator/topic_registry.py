@@ -36,11 +36,15 @@ from ...protocol.system_topics import is_system_topic
 from ...protocol.topics import TopicName, topic_of_path
 from ...runtime.environment import Environment
 from ...runtime.named_locks import NamedLocks
+from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.contract import CALLER
 from ...runtime.settings.declarations import Settings
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.certain_records import CertainRecords
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.store import KEY_SIZE_MAX_BYTES, Guard, Versioned, list_pages, pack, unpack
+from ..members.contracts_coordinator import TopicContract, TopicRecord
+from ..members.permissions import check_topic_creation
 from ..policies.automatic_creation import PARTITIONS_MAX
 from .namespaces import Namespaces
 
@@ -83,7 +87,7 @@ class Growth(NamedTuple):
     epoch: int
 
 
-class TopicRegistry:
+class TopicRegistry(TopicContract):
     """See the module. `topic_epoch` gives a new topic its epoch."""
 
     def __init__(
@@ -188,7 +192,7 @@ class TopicRegistry:
             base = topic.without_partition()
             partitions = self._partitions.get(base.full)
             if partitions is None and create and self._namespaces.creation(topic.namespace).partitions:
-                partitions = await self.partitions(base, create=True)
+                partitions = await self._find_or_create(base, create=True)
             if partitions is None or topic.partition >= partitions:
                 raise TopicNotFound(f"{topic.full} does not exist: {base.full} has {partitions or 0} partitions")
             return
@@ -210,13 +214,16 @@ class TopicRegistry:
             return topic.full not in self._partitions
         return topic.partitioned_name not in self._partitions and topic.partition < creation.partitions
 
-    async def partitions(self, topic: TopicName, *, create: bool) -> int:
-        """Partitions of a topic, 0 for one that has none.
+    async def partitions(
+        self, *, topic: str, create: bool = False, tell_missing: bool = False, caller: RpcConnection = CALLER
+    ) -> int:
+        check_topic_creation(caller, create)
+        name = TopicName.parse(topic)
+        found = await self._find_or_create(name, create=create)
+        return -1 if tell_missing and not found and self.facts(name) is None else found
 
-        With `create`, a missing topic is created if clients create such topics, and as partitioned ones. One that gets
-        no partitions has none; its first producer or consumer creates it. Raises TopicNotFound, ServiceUnitNotReady (it
-        is being deleted).
-        """
+    async def _find_or_create(self, topic: TopicName, *, create: bool) -> int:
+        """Partitions of a topic, 0 for one that has none: then its first producer or consumer creates it."""
         _check_domain(topic, self._settings)
         self._check_stays(topic)
         if topic.partition >= 0 and topic.full not in self._partitions:
@@ -238,6 +245,9 @@ class TopicRegistry:
             return await self.create(topic, partitions)
         except KeyExists:
             return self._partitions[topic.full]
+
+    async def create_topic(self, *, topic: str, partitions: int = 0, properties: Properties | None = None) -> None:
+        await self.create(TopicName.parse(topic), partitions, properties=properties)
 
     async def create(
         self, topic: TopicName, partitions: int, *, system: bool = False, properties: Properties | None = None
@@ -281,6 +291,16 @@ class TopicRegistry:
             del self.creating[topic.full]
             under_way.set_result(None)
         return partitions
+
+    async def topic_properties(self, *, topic: str) -> Properties:
+        name = TopicName.parse(topic)
+        self.members(name)
+        record = await self._store.get(metadata_keys.topic(name.path))
+        return dict(unpack(record.value).get("properties", {})) if record is not None else {}
+
+    async def change_topic_properties(self, *, topic: str, put: Properties, remove: list[str] | None = None) -> None:
+        name = TopicName.parse(topic)
+        await self.change_properties(name, lambda found: changed_properties(found, put, remove or ()))
 
     async def change_properties(self, topic: TopicName, change: Callable[[Properties], Properties]) -> None:
         """Store what `change` makes of a topic's properties. Raises TopicNotFound, NotAllowedError (a partition, or a
@@ -354,12 +374,16 @@ class TopicRegistry:
             raise TopicNotFound(f"{topic.full} does not exist")
         return [topic.partition_name(index) for index in range(partitions)] if partitions else [topic.full]
 
-    def list_topics(self, namespace: str, after: str, limit: int) -> list[tuple[str, int]]:
+    async def topic_records(self, *, namespace: str, after: str = "", limit: int = 1000) -> list[TopicRecord]:
+        return self.list_topics(namespace, after, limit)
+
+    def list_topics(self, namespace: str, after: str, limit: int) -> list[TopicRecord]:
         """Topics of a namespace with their partitions, ordered, behind `after`. Raises TopicNotFound (no namespace)."""
         self._namespaces.check(namespace)
         names = self._names_by_namespace.get(namespace, [])
         first = bisect.bisect_right(names, after)
-        return [(name, self._partitions[name]) for name in names[first : first + max(1, min(limit, LIST_LIMIT_MAX))]]
+        page = names[first : first + max(1, min(limit, LIST_LIMIT_MAX))]
+        return [TopicRecord(name, self._partitions[name]) for name in page]
 
     def names_in(self, namespace: str) -> list[str]:
         """Full names of the topics of a namespace, and of those that are being created there, or may have been."""

@@ -83,8 +83,37 @@ class Copied:
     size_bytes: int
 
 
-class BookieContract(Contract):
-    """See the module."""
+class RepairContract(Contract):
+    """What a bookie offers to the auditor for repairs: what it lacks, what is damaged, and copying from others."""
+
+    @method(COORDINATOR, timeout_s=30.0)
+    async def lacking(self, *, parts: list[Part]) -> Lacking:
+        """Which parts the bookie does not hold as a whole, up to the first that it had no time to examine. In limbo all
+        of them: nothing tells before it is read. Raises ProtocolError, OSError.
+        """
+        ...
+
+    @method(COORDINATOR, timeout_s=60.0)
+    async def copy_entries(self, *, part: Part, sources: list[CopySource]) -> Copied:
+        """Copy what the bookie lacks of a part from the sources. Ask again from `next` on while that is not behind the
+        part's last entry: an answer takes a few seconds' work. Raises ProtocolError, NoSuchEntry,
+        EntryUnknown (no source gives an intact entry), ForeignLedger, OSError; what was copied until then stays.
+        """
+        ...
+
+    @method(COORDINATOR)
+    async def damaged_entries(self, *, after: EntryPlace, limit: int = 1000) -> list[DamagedEntry]:
+        """The entries known to be damaged, ascending, behind `after`. Raises ProtocolError."""
+        ...
+
+    @method(COORDINATOR)
+    async def forget_damage(self, *, ledger: int, above: int) -> None:
+        """The ledger is closed and ends at entry `above`: no reader asks for its damaged entries behind that."""
+        ...
+
+
+class StoreContract(Contract):
+    """What a bookie offers of its store as a whole."""
 
     @method(COORDINATOR)
     async def status(self) -> BookieFigures:
@@ -93,36 +122,15 @@ class BookieContract(Contract):
 
     @method(COORDINATOR)
     async def ledgers(self, *, after: int = -1, limit: int = 1000) -> list[int]:
-        """Ids of ledgers known there, ascending, greater than `after`, up to `limit` of them."""
-        ...
-
-    @method(COORDINATOR, timeout_s=30.0)
-    async def lacking(self, *, parts: list[Part]) -> Lacking:
-        """Which parts the bookie does not hold as a whole; all of them while it is in limbo. Ask again for those that
-        it had no time to examine.
-        """
-        ...
-
-    @method(COORDINATOR, timeout_s=60.0)
-    async def copy_entries(self, *, part: Part, sources: list[CopySource]) -> Copied:
-        """Copy what the bookie lacks of a part from the sources. Ask again from `next` on while that is not behind the
-        part's last entry: an answer takes a few seconds' work. Raises NoSuchEntry, EntryUnknown, ForeignLedger.
-        """
-        ...
-
-    @method(COORDINATOR)
-    async def damaged_entries(self, *, after: EntryPlace, limit: int = 1000) -> list[DamagedEntry]:
-        """The entries known to be damaged, ascending, behind `after`."""
-        ...
-
-    @method(COORDINATOR)
-    async def forget_damage(self, *, ledger: int, above: int) -> None:
-        """The ledger is closed and ends at entry `above`: no reader asks for its damaged entries behind that."""
+        """Ids of ledgers known there, ascending, greater than `after`, at most `limit` of them."""
         ...
 
     @method(COORDINATOR)
     async def collect_garbage(self, *, major: bool = False) -> dict[str, int]:
-        """One round now, compaction included; returns what it did."""
+        """One round now: write tombstones for deleted ledgers, then compact. Returns what it did.
+
+        Raises what the metadata and the disk raise, and EntryCorrupt.
+        """
         ...
 
     @method(COORDINATOR)
@@ -130,6 +138,10 @@ class BookieContract(Contract):
         """The auditor has copied back everything that should be there, knowing of that reason for limbo.
 
         Every ledger id given out before the loss is below `fence_floor`; without one the bookie asks the metadata.
-        Raises BadVersion when more was lost meanwhile.
+        Raises BadVersion when more was lost meanwhile, so that the reason is another one, and ProtocolError.
         """
         ...
+
+
+class BookieContract(StoreContract, RepairContract):
+    """See the module. Each part is served by one object of the bookie."""

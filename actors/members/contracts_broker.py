@@ -91,7 +91,7 @@ class MessageContract(Contract):
 
     @method(ADMIN)
     async def trim(self, *, topic: str) -> None:
-        """Delete the ledgers that no cursor, no reader and no retention needs."""
+        """Delete the ledgers that no cursor, no reader and no retention needs. Raises what trimming raises."""
         ...
 
     @method(ADMIN, timeout_s=ANALYSIS_TIMEOUT_S)
@@ -123,7 +123,9 @@ class SchemaContract(Contract):
 
     @method(ADMIN)
     async def put_schema(self, *, topic: str, type: int, data: bytes, properties: dict[str, str]) -> int:
-        """Add a schema and return its version. Raises IncompatibleSchema, TopicNotFound (no such namespace)."""
+        """Add a schema, whether or not clients may, and return its version. Raises IncompatibleSchema, TopicNotFound
+        (no such namespace).
+        """
         ...
 
     @method(ADMIN)
@@ -181,8 +183,8 @@ class PlannedRead:
     compacted: bytes | None = None
 
 
-class BrokerContract(SchemaContract, MessageContract):
-    """See the module."""
+class OwnerContract(Contract):
+    """What only the owner of a topic can answer."""
 
     # -- figures -------------------------------------------------------------------------------------------------
 
@@ -207,7 +209,7 @@ class BrokerContract(SchemaContract, MessageContract):
     async def create_subscription(
         self, *, topic: str, subscription: str, position: Point = "latest", properties: dict[str, str] | None = None
     ) -> None:
-        """Create a durable subscription at a place. Raises NotAllowedError when it exists."""
+        """Create a durable subscription at a place. Raises NotAllowedError when it exists, or its name is too long."""
         ...
 
     @method(ADMIN)
@@ -219,13 +221,16 @@ class BrokerContract(SchemaContract, MessageContract):
     async def reset_cursor(
         self, *, topic: str, subscription: str, position: Point, batch_index: int = -1, excluded: bool = False
     ) -> None:
-        """Move a subscription to a place (inclusive, or behind it). Raises SubscriptionNotFound, and NoSuchEntry where
-        an index in a batch names no entry."""
+        """Move a subscription to a place (inclusive, or behind it), as a consumer's seek does. Raises
+        SubscriptionNotFound, and NoSuchEntry where an index in a batch names no entry."""
         ...
 
     @method(ADMIN)
     async def set_subscription_properties(self, *, topic: str, subscription: str, properties: dict[str, str]) -> None:
-        """Replace the properties of a subscription. Raises SubscriptionNotFound, InvalidConfiguration."""
+        """Replace the properties of a subscription. Raises SubscriptionNotFound, InvalidConfiguration.
+
+        They are durable when this returns: the cursor writes them with the place where it is.
+        """
         ...
 
     @method(ADMIN)
@@ -236,49 +241,14 @@ class BrokerContract(SchemaContract, MessageContract):
     @method(ADMIN)
     async def expire_messages(self, *, topic: str, age_s: int, subscription: str = "") -> int:
         """Count messages that were published longer ago as acknowledged, at one durable subscription or (without a
-        name) at all. Returns how many entries that were. Raises SubscriptionNotFound."""
-        ...
-
-    # -- topics --------------------------------------------------------------------------------------------------
-
-    @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)
-    async def release(self, *, number: int, slots: list[int], topics: list[str]) -> None:
-        """Close these topics and all in these slots: they are about to move, or deleted. Grants with a lower number
-        than this release are void."""
-        ...
-
-    @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)
-    async def unload(self, *, topic: str, number: int, inactive: bool = False) -> None:
-        """Close a topic that is about to be deleted. Grants of it with a lower number than this release are void.
-
-        Raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also while the topic
-        is not inactive.
+        name) at all. Returns how many entries that were. Raises SubscriptionNotFound; InvalidConfiguration for a
+        negative age.
         """
-        ...
-
-    @method(COORDINATOR)
-    async def take_topics(self, *, grants: list[TopicGrant]) -> None:
-        """Load these topics: they were released, and are not deleted after all."""
-        ...
-
-    @method(COORDINATOR)
-    async def is_inactive(self, *, topic: str) -> bool:
-        """Whether a topic is loaded here and inactive: nobody has used it for as long as its policy says."""
         ...
 
     @method(COORDINATOR)
     async def lacking_copies(self) -> int:
         """How many ledgers that the broker writes get fewer copies than configured. They move by themselves."""
-        ...
-
-    @method(COORDINATOR, timeout_s=DELETE_TIMEOUT_S)
-    async def delete_topics(self, *, topics: list[tuple[str, int]]) -> None:
-        """Delete all that these topics store, each under the epoch beside its name. Raises the first error."""
-        ...
-
-    @method(ADMIN, timeout_s=RELEASE_TIMEOUT_S)
-    async def check_health(self) -> float:
-        """Store an entry in the broker's topic `heartbeat` and read it again. Returns how many seconds that took."""
         ...
 
     # -- compaction ----------------------------------------------------------------------------------------------
@@ -307,16 +277,72 @@ class BrokerContract(SchemaContract, MessageContract):
     ) -> PlannedRead:
         """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds.
 
-        With `compacted` also its compacted ledger, and of the log only what is behind that.
+        With `compacted` also its compacted ledger, and of the log only what is behind that. Raises NotAllowedError for
+        a non-persistent topic.
         """
         ...
 
     @method(ADMIN | READER)
     async def prolong_pin(self, *, topic: str, pin: str, ttl_s: float) -> bool:
-        """Let a pin last `ttl_s` seconds from now on. Returns whether it is still there."""
+        """Let a pin last `ttl_s` seconds from now on, by this broker's clock. Returns whether it is still there."""
         ...
 
     @method(ADMIN | READER)
     async def unpin(self, *, topic: str, pin: str) -> None:
         """The planned read has ended. Nothing happens when the pin has expired."""
         ...
+
+
+class OwnershipContract(Contract):
+    """What the coordinator asks of the owner of topics: to release them, take them back, delete what they store."""
+
+    @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)
+    async def release(self, *, number: int, slots: list[int], topics: list[str]) -> None:
+        """Close these topics and all in these slots: they are about to move, or deleted. Grants with a lower number
+        than this release are void.
+
+        Raises ServiceUnitNotReady, and closes nothing, when the coordinator that asks is superseded.
+        """
+        ...
+
+    @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)
+    async def unload(self, *, topic: str, number: int, inactive: bool = False) -> None:
+        """Close a topic that is about to be deleted. Grants of it with a lower number than this release are void.
+
+        Raises NotAllowedError, and closes nothing, while a client is connected. With `inactive` also while the topic
+        is not inactive. Raises what `release` raises.
+        """
+        ...
+
+    @method(COORDINATOR)
+    async def take_topics(self, *, grants: list[TopicGrant]) -> None:
+        """Load these topics: they were released, and are not deleted after all."""
+        ...
+
+    @method(COORDINATOR)
+    async def is_inactive(self, *, topic: str) -> bool:
+        """Whether a topic is loaded here and inactive: nobody has used it for as long as its policy says. One that is
+        not persistent, and not loaded, is inactive.
+        """
+        ...
+
+    @method(COORDINATOR, timeout_s=DELETE_TIMEOUT_S)
+    async def delete_topics(self, *, topics: list[tuple[str, int]]) -> None:
+        """Delete all that these topics store, each under the epoch beside its name; no broker can open them.
+
+        Every one of them is tried. Raises the first error.
+        """
+        ...
+
+
+class HealthContract(Contract):
+    """The health check of a broker."""
+
+    @method(ADMIN, timeout_s=RELEASE_TIMEOUT_S)
+    async def check_health(self) -> float:
+        """Store an entry in the broker's topic `heartbeat` and read it again. Returns how many seconds that took."""
+        ...
+
+
+class BrokerContract(OwnerContract, OwnershipContract, MessageContract, SchemaContract, HealthContract):
+    """See the module. Each part is served by one object of the broker."""

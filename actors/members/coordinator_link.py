@@ -55,6 +55,7 @@ from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.rpc.connection import CALL_TIMEOUT_S, Locate, RpcConnection, RpcService, rpc_connect
+from ...runtime.rpc.contract import CALLER, handlers_of
 from ...runtime.rpc.finder import ServerFinder
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.messages import pack
@@ -79,7 +80,7 @@ from .permissions import OP_HEARTBEAT
 logger = logging.getLogger(__name__)
 
 
-class CoordinatorPushes(RpcService):
+class CoordinatorPushes(RpcService, MemberContract):
     """What the coordinator tells a member over the member's link.
 
     Each push carries the coordinator's epoch. One of a coordinator that was superseded ends the connection.
@@ -90,47 +91,46 @@ class CoordinatorPushes(RpcService):
     contract = MemberContract
 
     def __init__(self, client: "CoordinatorClient") -> None:
+        self.handlers = handlers_of(MemberContract, self)
         self._client = client
 
-    def _current(self, connection: RpcConnection, epoch: int) -> bool:
+    def _current(self, caller: RpcConnection, epoch: int) -> bool:
         if epoch >= self._client.epoch:
             return True
-        connection.close(StaleEpoch(f"the coordinator sent a push with epoch {epoch} after epoch {self._client.epoch}"))
+        caller.close(StaleEpoch(f"the coordinator sent a push with epoch {epoch} after epoch {self._client.epoch}"))
         return False
 
-    async def rpc_bookies_changed(self, connection: RpcConnection, epoch: int, bookies: list[BookieInfo]) -> None:
-        if self._current(connection, epoch):
+    def bookies_changed(self, *, epoch: int, bookies: list[BookieInfo], caller: RpcConnection = CALLER) -> None:
+        if self._current(caller, epoch):
             self._client.take_bookies(bookies)
 
-    async def rpc_brokers_changed(self, connection: RpcConnection, epoch: int, brokers: list[BrokerInfo]) -> None:
-        if self._current(connection, epoch):
+    def brokers_changed(self, *, epoch: int, brokers: list[BrokerInfo], caller: RpcConnection = CALLER) -> None:
+        if self._current(caller, epoch):
             self._client.take_brokers(brokers)
 
-    async def rpc_slots_changed(self, connection: RpcConnection, epoch: int, number: int, rows: bytes) -> None:
-        if self._current(connection, epoch):
+    def slots_changed(self, *, epoch: int, number: int, rows: bytes, caller: RpcConnection = CALLER) -> None:
+        if self._current(caller, epoch):
             try:
                 self._client.take_slots(number, rows)
             except ProtocolError as error:  # without this change the member needs the whole listing again
-                connection.close(error)
+                caller.close(error)
 
-    async def rpc_policies_changed(
-        self, connection: RpcConnection, epoch: int, changes: list[NamespacePolicies]
-    ) -> None:
-        if self._current(connection, epoch):
+    def policies_changed(self, *, epoch: int, changes: list[NamespacePolicies], caller: RpcConnection = CALLER) -> None:
+        if self._current(caller, epoch):
             try:
                 if self._client.feeds.policies is not None:
                     self._client.feeds.policies.take(changes)
             except ProtocolError as error:  # without this change the member needs the whole listing again
-                connection.close(error)
+                caller.close(error)
 
-    async def rpc_partitions_changed(self, connection: RpcConnection, epoch: int, topic: str, partitions: int) -> None:
-        if self._current(connection, epoch):
+    def partitions_changed(self, *, epoch: int, topic: str, partitions: int, caller: RpcConnection = CALLER) -> None:
+        if self._current(caller, epoch):
             self._client.known_topics.changed(topic, partitions)
 
-    async def rpc_topics_changed(
-        self, connection: RpcConnection, epoch: int, namespace: str, number: int, changes: list[TopicChange]
+    def topics_changed(
+        self, *, epoch: int, namespace: str, number: int, changes: list[TopicChange], caller: RpcConnection = CALLER
     ) -> None:
-        if self._current(connection, epoch) and self._client.feeds.topics is not None:
+        if self._current(caller, epoch) and self._client.feeds.topics is not None:
             self._client.feeds.topics.take(namespace, number, changes)
 
 

@@ -62,9 +62,7 @@ def check_writable(peer: Identity, keys: Sequence[str]) -> None:
         raise AuthorizationError(f"{peer.role} {peer.node_id} may not write the metadata record {foreign[0]!r:.200}")
 
 
-def check_topic_creation(connection: RpcConnection, create: bool | None) -> None:
+def check_topic_creation(caller: RpcConnection, create: bool | None) -> None:
     """Raise AuthorizationError for a reader that might create the topic that it asks for."""
-    if create is not False and connection.peer.role == ROLE_READER:
-        raise AuthorizationError(
-            f"{connection.peer.node_id} may not create topics: a reader must call with create=False"
-        )
+    if create is not False and caller.peer.role == ROLE_READER:
+        raise AuthorizationError(f"{caller.peer.node_id} may not create topics: a reader must call with create=False")

@@ -166,15 +166,15 @@ class CoordinatorActor:
 
     async def scale(self, brokers: int | None, bookies: int | None) -> DesiredView:
         """Run so many brokers and bookies; None leaves a role as it is."""
-        return await (await self._running()).desired.scale(brokers, bookies)
+        return await (await self._running()).desired.scale(brokers=brokers, bookies=bookies)
 
     async def drain(self, member: str) -> DesiredView:
         """Empty and end a broker or bookie."""
-        return await (await self._running()).desired.drain(member)
+        return await (await self._running()).desired.drain(member=member)
 
     async def undrain(self, member: str) -> DesiredView:
         """Have a broker or bookie that drains stay after all."""
-        return await (await self._running()).desired.undrain(member)
+        return await (await self._running()).desired.undrain(member=member)
 
     async def restart_member(self, member: str) -> RestartView:
         """Restart a broker, a bookie or the admin; returns when all is as before."""

@@ -1,8 +1,8 @@
 """The internal RPC: persistent, pipelined, authenticated connections between coordinator, bookies, brokers and tools.
 
 Two kinds of traffic share a connection. *Data requests* (entries) are an op, raw bytes and a plain callback, with no
-future and no task each. *Calls* (control) name a coroutine method `rpc_<name>` of the other end's service, with msgpack
-arguments and typed errors. Both ends may ask.
+future and no task each. *Calls* (control) name a method of the other end's contract, with msgpack arguments and
+typed errors. Both ends may ask.
 
 `TRANSITIONS` has the states of a connection, at either end. Closing answers every pending request with
 STATUS_DISCONNECTED exactly once; whether the peer carried it out is then unknown.
@@ -20,7 +20,7 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, cast
 
 from ...protocol.byte_stream import Buffer
 from ...protocol.errors import (
@@ -46,7 +46,7 @@ from ..sockets import limit_unacknowledged, probe_when_idle
 from ..tasks import Tasks
 from ..transitions import check_transition
 from . import handshake
-from .contract import HANDLER_PREFIX, Contract, Method
+from .contract import Contract, Handler, Method
 from .handshake import Handshake
 from .keys import Identity, Keys
 from .messages import decode_call, decode_error, encode_call, pack, unpack
@@ -188,25 +188,25 @@ Locate = Callable[[], Awaitable[tuple[str, int]]]
 """Where a server listens now: (host, port)."""
 
 ResponseCallback = Callable[[int, bytes], None]
-Handler = Callable[..., Awaitable[object]]
 
 
 class RpcService:
-    """What one end offers to the other. For each method of its contract there is a handler
-    `async def rpc_<name>(self, connection, …)`.
+    """What one end offers to the other. For each method of its contract it has a handler (see `contract`).
 
-    Handlers of notifications begin in the order of arrival, so one that does not await before it acts sees them in
-    order. What is neither in the contract nor in the table of operations is refused to every peer.
+    Handlers of notifications run in the order of arrival. What is neither in the contract nor in the table of
+    operations is refused to every peer.
     """
 
     contract: type[Contract] = Contract
     """The methods, with their arguments, and the roles whose nodes may call them."""
+    handlers: Mapping[str, Handler] = {}
+    """What serves each method, as `handlers_of` returns it."""
     operation_roles: Mapping[int, frozenset[str]] = {}
     """Operation of a data request → the roles whose nodes may ask for it."""
 
-    def handler(self, method: str) -> "Handler | None":
-        """What serves a method, or None. A service whose methods lie in several objects looks it up among them."""
-        return getattr(self, HANDLER_PREFIX + method, None)
+    def handler(self, method: str) -> Handler | None:
+        """What serves a method, or None."""
+        return self.handlers.get(method)
 
     def declared(self, method: str) -> Method | None:
         """The declaration of a method, None when there is none."""
@@ -295,7 +295,7 @@ class RpcConnection(asyncio.Protocol):
         self._send(KIND_REQUEST, op, request_id, parts)
 
     async def call(self, method: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: object) -> Any:
-        """Call `rpc_<method>` at the other end and return its result. Services do so by a `Contract` only.
+        """Call a method of the other end and return its result. Services do so by a `Contract` only.
 
         Raises the error that the method raised, RpcDisconnected or RpcTimeout (in both cases the call may have been
         carried out).
@@ -529,7 +529,10 @@ class RpcConnection(asyncio.Protocol):
         except ProtocolError as error:
             self._refuse_call(request_id, error)
             return
-        self._handlers.spawn(self._serve_call(request_id, method, handler, arguments), f"rpc-{method}")
+        if declared.needs_caller:
+            arguments["caller"] = self
+        serving = self._serve_call(request_id, method, handler, arguments, waits=not declared.notification)
+        self._handlers.spawn(serving, f"rpc-{method}")
         if len(self._handlers) >= CALLS_UNDER_WAY_MAX and not self._initiator and self._transport is not None:
             self._reading_paused_by_calls = True
             self._transport.pause_reading()
@@ -540,10 +543,12 @@ class RpcConnection(asyncio.Protocol):
             self.respond_error(request_id, error)
 
     async def _serve_call(
-        self, request_id: int | None, method: str, handler: Handler, arguments: dict[str, object]
+        self, request_id: int | None, method: str, handler: Handler, arguments: dict[str, object], *, waits: bool
     ) -> None:
         try:
-            result = await handler(self, **arguments)
+            result = handler(**arguments)
+            if waits:
+                result = await cast("Awaitable[object]", result)
             if request_id is not None:
                 self.respond(request_id, STATUS_OK, (pack(result),))
         except MagnetarError as error:

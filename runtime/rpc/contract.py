@@ -3,33 +3,48 @@
 A contract is a class whose methods are declared with `@method(roles)` and have no body. Their arguments are
 keyword-only, and they and the answer are of types that can travel (see `shapes`):
 
-    class CoordinatorContract(Contract):
+    class PlacementContract(Contract):
         @method(BROKER | ADMIN)
-        async def assign(self, *, topic: str, create: bool | None = None) -> Owner: ...
+        async def assign(self, *, topic: str, create: bool | None = None, caller: RpcConnection = CALLER) -> Owner: ...
+
+A contract may consist of parts, from which it inherits. An argument `caller` does not travel: the server puts the
+connection there over which the call came.
 
 The *caller* makes one with a way to call, such as `RpcConnection.call`, and calls its methods. The name of the method
 and the arguments that were given travel; the answer is checked and returned as its type. A declaration that is not
 `async` is a notification: it returns at once, and nothing comes back.
 
-The *server* names the contract (`RpcService.contract`) and implements each method as `async def rpc_<name>(self,
-connection, …)`, with the same arguments and answer, in one class or in groups. `disagreements` says where it does not.
+The *server* names the contract (`RpcService.contract`) and has an object for each part of it. The object's class
+inherits from the part and overrides its methods, with the same arguments. Their meaning stands in the contract alone.
+A class that overrides some, but not all, or with other arguments, is refused where it is defined. `handlers_of`
+refuses a method that no object has, and one that two objects have.
+
 A call of an undeclared method, by a role that is not named, or with other arguments gets a typed error. It never
-reaches the handler.
+reaches the object.
 """
 
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import ClassVar, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast, get_type_hints
 
 from ...protocol.errors import ProtocolError
 from .shapes import Misfit, Shape, shape_of
 
+if TYPE_CHECKING:
+    from .connection import RpcConnection
+
 Roles = frozenset[str]
 Declared = TypeVar("Declared", bound=Callable[..., object])
 
+Handler = Callable[..., object]
+"""What serves a method. It takes the arguments by name, and returns the answer as soon as that is awaited."""
+
+CALLER = cast("RpcConnection", object())
+"""The default of an argument `caller`: callers leave it out."""
+
 _METHOD = "__rpc_method__"
-HANDLER_PREFIX = "rpc_"
+_CALLER_NAME = "caller"
 
 
 class Method:
@@ -41,11 +56,14 @@ class Method:
         self.timeout_s = timeout_s
         """How long a caller waits for the answer; None: as long as the way to call says."""
         self.notification = not inspect.iscoroutinefunction(declared)
-        self.signature = inspect.signature(declared)
+        self.needs_caller = False
+        """Whether the server adds the argument `caller`."""
         self._declared = declared
-        wrong = [name for name, one in self._parameters().items() if one.kind is not one.KEYWORD_ONLY]
-        if wrong:
-            raise TypeError(f"{self.name} declares {wrong[0]}, which is not keyword-only: it travels by name")
+        self._defaults = _defaults(declared)
+        """Of the arguments that travel."""
+        if self._defaults.get(_CALLER_NAME) is CALLER:
+            self.needs_caller = True
+            del self._defaults[_CALLER_NAME]
 
     def check(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arguments of a call as their types. Raises ProtocolError for others than declared."""
@@ -71,8 +89,21 @@ class Method:
             raise ProtocolError(f"malformed answer: the answer to {self.name} holds {error}") from None
 
     def types(self) -> dict[str, object]:
-        """The types of the arguments by name, and of the answer as `return`."""
-        return get_type_hints(self._declared)
+        """The types of the arguments that travel, by name, and of the answer as `return`."""
+        found = get_type_hints(self._declared)
+        if self.needs_caller:
+            del found[_CALLER_NAME]
+        return found
+
+    def check_handler(self, what: str, handler: Callable[..., object]) -> None:
+        """Raise TypeError unless a handler takes the same arguments, and waits or not as it is declared.
+
+        pyright compares the types.
+        """
+        if _defaults(handler) != _defaults(self._declared):
+            raise TypeError(f"{what} does not take the arguments that are declared for it: {_defaults(self._declared)}")
+        if inspect.iscoroutinefunction(handler) is self.notification:
+            raise TypeError(f"{what} must {'not ' if self.notification else ''}be async, as it is declared")
 
     @functools.cached_property
     def _shapes(self) -> dict[str, Shape]:
@@ -80,14 +111,20 @@ class Method:
 
     @functools.cached_property
     def _required(self) -> list[str]:
-        return [name for name, one in self._parameters().items() if one.default is one.empty]
+        return [name for name, default in self._defaults.items() if default is inspect.Parameter.empty]
 
     @functools.cached_property
     def _answer_shape(self) -> Shape:
         return shape_of(self.types()["return"])
 
-    def _parameters(self) -> dict[str, inspect.Parameter]:
-        return dict(list(self.signature.parameters.items())[1:])
+
+def _defaults(function: Callable[..., object]) -> dict[str, object]:
+    """The default of each argument behind `self`. Raises TypeError for one that is not keyword-only."""
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    for one in parameters:
+        if one.kind is not one.KEYWORD_ONLY:
+            raise TypeError(f"{function.__qualname__} has the argument {one.name}, which must be keyword-only")
+    return {one.name: one.default for one in parameters}
 
 
 class Contract:
@@ -104,8 +141,22 @@ class Contract:
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        declared = (getattr(getattr(cls, name), _METHOD, None) for name in dir(cls))
-        cls.methods = {one.name: one for one in declared if isinstance(one, Method)}
+        inherited: dict[str, Method] = {}
+        for part in cls.__bases__:
+            for name, one in part.methods.items() if issubclass(part, Contract) else ():
+                if inherited.setdefault(name, one) is not one:
+                    raise TypeError(f"{cls.__name__} has two parts that declare {name}")
+        own = {name: getattr(value, _METHOD) for name, value in vars(cls).items() if hasattr(value, _METHOD)}
+        cls.methods = {**inherited, **own}
+        cls._check_handlers(inherited)
+
+    @classmethod
+    def _check_handlers(cls, inherited: Mapping[str, Method]) -> None:
+        missing = [name for name in inherited if hasattr(getattr(cls, name), _METHOD)]
+        if missing and len(missing) < len(inherited):
+            raise TypeError(f"{cls.__name__} has no handler for {', '.join(missing)}")
+        for name in inherited if not missing else ():
+            inherited[name].check_handler(f"{cls.__name__}.{name}", getattr(cls, name))
 
     def carry(self, method: Method, arguments: dict[str, object]) -> object:
         """Hand a call of the method to `call`, and return what that returns."""
@@ -136,37 +187,23 @@ def method(roles: Roles, *, timeout_s: float | None = None) -> Callable[[Declare
     return declare
 
 
-def handlers_in(*groups: type) -> dict[str, Callable[..., object]]:
-    """The handlers of these classes by the name of their method, without `rpc_`, sorted within each class."""
-    return {
-        name.removeprefix(HANDLER_PREFIX): getattr(group, name)
-        for group in groups
-        for name in dir(group)
-        if name.startswith(HANDLER_PREFIX)
-    }
+def handlers_of(contract: type[Contract], *objects: Contract) -> dict[str, Handler]:
+    """The handlers of all methods of a contract, by name. Each object serves a part of it.
 
-
-def disagreements(contract: type[Contract], *groups: type) -> list[str]:
-    """Where the handlers of these classes are not what the contract declares: a line each, none if all agree."""
-    handlers = handlers_in(*groups)
-    methods = contract.methods
-    found = [f"rpc_{name} is not declared" for name in handlers if name not in methods]
-    found += [f"{name} has no handler" for name in methods if name not in handlers]
-    for name in methods.keys() & handlers.keys():
-        found += [f"rpc_{name} {what}" for what in _differences(methods[name], handlers[name])]
-    return sorted(found)
-
-
-def _differences(declared: Method, handler: Callable[..., object]) -> list[str]:
-    found: list[str] = []
-    if not inspect.iscoroutinefunction(handler):
-        found.append("is not async")
-    hints = get_type_hints(handler)
-    hints.pop("connection", None)
-    if hints != declared.types():
-        found.append(f"is of {hints}, but declared are {declared.types()}")
-    takes = {one.name: one.default for one in list(inspect.signature(handler).parameters.values())[2:]}
-    wanted = {one.name: one.default for one in list(declared.signature.parameters.values())[1:]}
-    if takes != wanted:
-        found.append(f"takes {takes}, but declared are {wanted}")
-    return found
+    Raises TypeError for a method that no object has, that two have, or that the contract does not declare.
+    """
+    handlers: dict[str, Handler] = {}
+    for one in objects:
+        what = type(one).__name__
+        for name, declared in one.methods.items():
+            if contract.methods.get(name) is not declared:
+                raise TypeError(f"{contract.__name__} does not declare {name}, which {what} has")
+            if name in handlers:
+                raise TypeError(f"{what} and another object have {name}")
+            handlers[name] = getattr(one, name)
+            if hasattr(handlers[name], _METHOD):
+                raise TypeError(f"{what} has no handler for {name}")
+    missing = contract.methods.keys() - handlers.keys()
+    if missing:
+        raise TypeError(f"no object has {', '.join(sorted(missing))} of {contract.__name__}")
+    return handlers

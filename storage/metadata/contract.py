@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
-from ...runtime.rpc.contract import Contract, method
+from ...runtime.rpc.connection import RpcConnection
+from ...runtime.rpc.contract import CALLER, Contract, method
 from .store import Guard, Versioned, Write
 
 STORING = frozenset({ROLE_BROKER, ROLE_BOOKIE})
@@ -46,7 +47,9 @@ class MetadataContract(Contract):
         ...
 
     @method(STORING)
-    async def metadata_write_many(self, *, writes: list[Write], guard: Guard | None) -> list[int | FailedWrite]:
+    async def metadata_write_many(
+        self, *, writes: list[Write], guard: Guard | None, caller: RpcConnection = CALLER
+    ) -> list[int | FailedWrite]:
         """See `MetadataStore.write_many`."""
         ...
 
@@ -56,6 +59,8 @@ class MetadataContract(Contract):
         ...
 
     @method(STORING)
-    async def metadata_allocate(self, *, counter: str, count: int, guard: Guard | None) -> int:
+    async def metadata_allocate(
+        self, *, counter: str, count: int, guard: Guard | None, caller: RpcConnection = CALLER
+    ) -> int:
         """See `MetadataStore.allocate`."""
         ...

@@ -21,6 +21,7 @@ from ...protocol.errors import (
     error_to_wire,
 )
 from ...runtime.rpc.connection import RpcConnection, RpcConnectionState
+from ...runtime.rpc.contract import CALLER
 from . import keys as metadata_keys
 from .contract import FailedWrite, ListedPage, ListedRecord, MetadataContract
 from .keys import counter as counter_key
@@ -99,8 +100,8 @@ class RemoteMetadataStore:
         return connection
 
 
-class MetadataMethods:
-    """The serving side: a group of methods of the coordinator's RPC service.
+class MetadataMethods(MetadataContract):
+    """The serving side: a part of what the coordinator offers.
 
     `ledger_ids` gives out the ids of new ledgers; without it the store's counter does, as it is.
     `check_writer(connection, keys)` raises to refuse a peer's writes.
@@ -118,10 +119,10 @@ class MetadataMethods:
 
     # Numbers out of range are refused here: every process would read a stored one.
 
-    async def rpc_metadata_get_many(self, connection: RpcConnection, keys: list[str]) -> list[Versioned | None]:
+    async def metadata_get_many(self, *, keys: list[str]) -> list[Versioned | None]:
         return await self._store.get_many(keys)
 
-    async def rpc_metadata_list(self, connection: RpcConnection, prefix: str, after: str, limit: int) -> ListedPage:
+    async def metadata_list(self, *, prefix: str, after: str, limit: int) -> ListedPage:
         records = await self._store.list(prefix, after=after, limit=_number(limit))
         page: list[ListedRecord] = []
         size = 0
@@ -132,8 +133,8 @@ class MetadataMethods:
                 break
         return ListedPage(page, len(page) < len(records))
 
-    async def rpc_metadata_write_many(
-        self, connection: RpcConnection, writes: list[Write], guard: Guard | None
+    async def metadata_write_many(
+        self, *, writes: list[Write], guard: Guard | None, caller: RpcConnection = CALLER
     ) -> list[int | FailedWrite]:
         for write in writes:
             if write.expected_version is not None:
@@ -141,18 +142,17 @@ class MetadataMethods:
             for condition in write.conditions:
                 _check_guard(condition)
         _check_guard(guard)
-        self._check_writer(connection, [write.key for write in writes])
+        self._check_writer(caller, [write.key for write in writes])
         results = await self._store.write_many(writes, guard)
         return [FailedWrite(*error_to_wire(item)) if isinstance(item, MagnetarError) else item for item in results]
 
-    async def rpc_renew_ledger(self, connection: RpcConnection, ledger: int, version: int) -> int:
-        """See `ledger_records.renew`: all that a bookie may do to a ledger's record."""
+    async def renew_ledger(self, *, ledger: int, version: int) -> int:
         return await renew(self._store, _number(ledger), _number(version))
 
-    async def rpc_metadata_allocate(
-        self, connection: RpcConnection, counter: str, count: int, guard: Guard | None
+    async def metadata_allocate(
+        self, *, counter: str, count: int, guard: Guard | None, caller: RpcConnection = CALLER
     ) -> int:
-        self._check_writer(connection, [counter_key(counter)])
+        self._check_writer(caller, [counter_key(counter)])
         if _number(count) > ALLOCATED_MAX:
             raise ProtocolError(f"{count} numbers cannot be allocated in one call")
         _check_guard(guard)

@@ -16,7 +16,6 @@ from aiohttp import web_app
 from magnetar.actors.admin.service import AdminService
 from magnetar.protocol.errors import ConflictError, SubscriptionNotFound
 from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
-from magnetar.runtime.rpc.connection import RpcConnection
 from support.fakes.topic_figures import storage_figures, topic_figures
 
 from .coordinator import CLUSTER, SETTINGS, BrokerStub, Cluster
@@ -34,36 +33,30 @@ _NEXT = b"GET /admin/v2/clusters HTTP/1.1\r\nHost: localhost\r\nConnection: clos
 class _Broker(BrokerStub):
     """Answers what the admin asks of the owner of a topic; knows the subscription `s`."""
 
-    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> TopicFigures:
+    async def topic_stats(self, *, topic: str) -> TopicFigures:
         return topic_figures(messages=3, bytes=300)
 
-    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> StorageFigures:
+    async def internal_stats(self, *, topic: str) -> StorageFigures:
         return storage_figures(3)
 
-    async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
+    async def last_message_id(self, *, topic: str) -> list[int]:
         return [1, 2, -1, -1]
 
-    async def rpc_create_subscription(
-        self, connection: RpcConnection, topic: str, subscription: str, position: str | list[int]
-    ) -> None:
+    async def create_subscription(self, *, topic: str, subscription: str, position: str | list[int]) -> None:
         if subscription == "s":
             raise ConflictError("it exists")
         _check_position(position)
 
-    async def rpc_delete_subscription(
-        self, connection: RpcConnection, topic: str, subscription: str, force: bool
-    ) -> None:
+    async def delete_subscription(self, *, topic: str, subscription: str, force: bool) -> None:
         _known(subscription)
         if type(force) is not bool:
             raise Wrong(f"a broker was asked to force {force!r}")
 
-    async def rpc_reset_cursor(
-        self, connection: RpcConnection, topic: str, subscription: str, position: str | int | list[int]
-    ) -> None:
+    async def reset_cursor(self, *, topic: str, subscription: str, position: str | int | list[int]) -> None:
         _known(subscription)
         _check_position(position)
 
-    async def rpc_skip_all(self, connection: RpcConnection, topic: str, subscription: str) -> None:
+    async def skip_all(self, *, topic: str, subscription: str) -> None:
         _known(subscription)
 
 

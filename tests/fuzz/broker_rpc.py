@@ -93,7 +93,10 @@ class _Broker:
             topic.ledger.append(body, adds.callback)
         await adds.wait(len(_BODIES))
         for name in (_KEEPER, "s"):
-            await self.rpc.handler("create_subscription")(None, _TOPIC.full, name, "earliest")  # type: ignore[arg-type]
+            await self._call("create_subscription", topic=_TOPIC.full, subscription=name, position="earliest")
+
+    def _call(self, method: str, **arguments: object) -> Any:
+        return self.rpc.handlers[method](**arguments)
 
     async def check(self) -> None:
         """Of the topic, as its next owner finds it."""
@@ -103,7 +106,7 @@ class _Broker:
         found = [body for _, body in await topic.ledger.read(EARLIEST_POSITION, 100, 1 << 24)]
         if found != _BODIES:
             raise Wrong(f"{len(found)} of {len(_BODIES)} entries are what they were")
-        stats: Any = await self.rpc.handler("topic_stats")(None, _TOPIC.full)  # type: ignore[arg-type]
+        stats: Any = await self._call("topic_stats", topic=_TOPIC.full)
         pack(stats)
         backlogs = {one.name: one.backlog_entries for one in stats.subscriptions}
         if backlogs.get(_KEEPER) != len(_BODIES):

@@ -13,19 +13,20 @@ from random import Random
 from typing import Any
 
 from magnetar.actors.coordinator.service import CoordinatorService
+from magnetar.actors.members.contracts_broker import BrokerContract
 from magnetar.actors.members.coordinator_link import OP_HEARTBEAT, CoordinatorClient
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from magnetar.protocol.rpc_frames import KIND_NOTIFY, KIND_REQUEST, KIND_RESPONSE, RpcFrameDecoder
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc.connection import Identity, RpcConnection, RpcService
+from magnetar.runtime.rpc.connection import Identity, RpcService
 from magnetar.runtime.rpc.messages import pack
 from magnetar.runtime.rpc.server import RpcServer
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore
-from support.servers.open_rpc import OpenService
+from support.servers.open_rpc import PartialService
 
 from .loop import MemoryTransport, make_env, run, turns
 from .mutation import make_odd, mutate
@@ -42,15 +43,15 @@ _FORGIVEN = ("method ",)
 """A member's nonsense is logged where it was met, and answered."""
 
 
-class BrokerStub(OpenService):
+class BrokerStub(PartialService):
     """The internal side of a broker that agrees to everything."""
 
-    async def rpc_release(
-        self, connection: RpcConnection, number: int, slots: list[int], topics: list[str]
-    ) -> None: ...
+    contract = BrokerContract
 
-    async def rpc_unload(self, connection: RpcConnection, topic: str, number: int, inactive: bool = False) -> None: ...
-    async def rpc_delete_topics(self, connection: RpcConnection, topics: list[list[Any]]) -> None: ...
+    async def release(self, *, number: int, slots: list[int], topics: list[str]) -> None: ...
+
+    async def unload(self, *, topic: str, number: int, inactive: bool = False) -> None: ...
+    async def delete_topics(self, *, topics: list[list[Any]]) -> None: ...
 
 
 class Cluster:

@@ -58,14 +58,17 @@ def _chunks(stream: bytes, step: int) -> list[bytes]:
 
 
 class _Service(OpenService):
+    def __init__(self) -> None:
+        self.handlers = {"echo": self.echo, "fail": self.fail}
+
     def data_request(self, connection: RpcConnection, op: int, request_id: int, payload: bytes) -> None:
         connection.respond(request_id, op & 0x7F, (payload,))
 
-    async def rpc_echo(self, connection: RpcConnection, value: Any = None) -> Any:
+    async def echo(self, *, value: Any = None) -> Any:
         await asyncio.sleep(0)
         return value
 
-    async def rpc_fail(self, connection: RpcConnection) -> None:
+    async def fail(self) -> None:
         raise BadVersion("stale", version=3)
 
 

@@ -339,7 +339,7 @@ async def test_a_bit_flipped_in_a_sealed_segment_is_found_and_its_entry_copied_b
         await eventually(lambda: notes.repaired_total >= 2 and not notes.count, 15.0)
         assert await bookies.held(2, writer.ledger_id, 99) == [(0, 99)]
         assert await bookies.held(2, still_open.ledger_id, 99) == [(0, 99)], "open ones are not left out"
-        report = bookies.running[2].status()["scrub"]
+        report = (await bookies.running[2].status())["scrub"]
         assert (report.get("damaged"), report.get("found")) == (0, 2) and report.get("scrubbed_bytes", 0) > 0
         auditor = bookies.cluster.coordinator.office.auditor
         await eventually(lambda: not auditor.status()["damaged"])

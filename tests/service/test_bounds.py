@@ -122,4 +122,4 @@ def test_an_administrator_is_told_that_a_name_is_too_long(cluster: EmbeddedClust
     cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=0))
     methods: Any = OwnerMethods(cluster.brokers[1].topics, list)
     with pytest.raises(magnetar.NotAllowedError, match="more than 1024: shorten it"):
-        cluster.run(methods.rpc_create_subscription(None, topic, "s" * (NAME_MAX_BYTES + 1)))
+        cluster.run(methods.create_subscription(topic=topic, subscription="s" * (NAME_MAX_BYTES + 1)))

@@ -11,7 +11,6 @@ import uvloop
 
 from magnetar.actors.coordinator.membership import Session
 from magnetar.actors.coordinator.service import CoordinatorService
-from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.actors.members.coordinator_link import CoordinatorClient, LinkState
 from magnetar.protocol.errors import (
     ClusterError,
@@ -317,7 +316,7 @@ async def test_of_two_coordinators_only_the_newer_can_write() -> None:
         new = await cluster.start_coordinator()
         try:
             with pytest.raises(MetadataUnavailable):
-                await TopicMethods(old.office).rpc_create_topic(None, PREFIX + "zombie", 0)  # type: ignore[arg-type]
+                await old.office.registry.create_topic(topic=PREFIX + "zombie")
             await asyncio.wait_for(old.wait_ended(), 1)
             assert await cluster.store.get(metadata_keys.topic("persistent/public/default/zombie")) is None
             await eventually(lambda: one.client.epoch == new.office.epoch and one.client.connected)

@@ -189,12 +189,12 @@ def test_an_operator_expires_what_is_older_than_asked(side: Any, cluster: Embedd
     for number in range(12):
         producer.send(b"%d" % number)
     methods: Any = OwnerMethods(cluster.brokers[cluster.owner(topic)].topics, list)
-    assert cluster.run(methods.rpc_expire_messages(None, topic, 60, "s")) == 0
+    assert cluster.run(methods.expire_messages(topic=topic, age_s=60, subscription="s")) == 0
     time.sleep(0.01)  # a message is not older than 0 s in the millisecond in which it was published
-    assert cluster.run(methods.rpc_expire_messages(None, topic, 0)) == 12
+    assert cluster.run(methods.expire_messages(topic=topic, age_s=0)) == 12
     assert of_subscription(cluster, topic)["msgBacklog"] == 0
     with pytest.raises(SubscriptionNotFound):
-        cluster.run(methods.rpc_expire_messages(None, topic, 0, "none"))
+        cluster.run(methods.expire_messages(topic=topic, age_s=0, subscription="none"))
 
 
 def quota(policy: str, size: int = 2000) -> dict[str, object]:

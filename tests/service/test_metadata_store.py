@@ -25,6 +25,7 @@ from magnetar.protocol.errors import (
 )
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import Identity, RpcConnection, rpc_connect
+from magnetar.runtime.rpc.contract import CALLER, handlers_of
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.server import RpcServer
 from magnetar.storage.metadata import keys as metadata_keys
@@ -54,6 +55,7 @@ class MetadataService(OpenService, MetadataMethods):
 
     def __init__(self, store: MetadataStore) -> None:
         super().__init__(store, None, lambda connection, keys: None)
+        self.handlers = handlers_of(MetadataContract, self)
 
 
 @contextlib.asynccontextmanager
@@ -453,13 +455,15 @@ async def test_a_lost_answer_to_a_write_is_unknown_and_to_a_read_unavailable(env
     records = MemoryRecords()
 
     class LosesAnswers(MetadataService):
-        async def rpc_metadata_write_many(self, connection: RpcConnection, writes, guard) -> list[int | FailedWrite]:
-            results = await super().rpc_metadata_write_many(connection, writes, guard)
-            connection.close()
+        async def metadata_write_many(
+            self, *, writes, guard, caller: RpcConnection = CALLER
+        ) -> list[int | FailedWrite]:
+            results = await super().metadata_write_many(writes=writes, guard=guard, caller=caller)
+            caller.close()
             await asyncio.Event().wait()
             return results
 
-        async def rpc_metadata_get_many(self, connection: RpcConnection, keys: list[str]):
+        async def metadata_get_many(self, *, keys: list[str]):
             connection.close()
             await asyncio.Event().wait()
             return []

@@ -49,7 +49,7 @@ def set_policy(cluster: EmbeddedCluster, topic: str, policy: str, value: object)
 
 def expires(cluster: EmbeddedCluster, topic: str) -> None:
     time.sleep(0.01)  # a message is not older than 0 s in the millisecond in which it was published
-    cluster.run(methods(cluster, topic).rpc_expire_messages(None, topic, 0))
+    cluster.run(methods(cluster, topic).expire_messages(topic=topic, age_s=0))
 
 
 def reaches_its_time_to_live(cluster: EmbeddedCluster, topic: str) -> None:
@@ -64,7 +64,7 @@ def is_skipped(cluster: EmbeddedCluster, topic: str) -> None:
 
 
 def is_cleared(cluster: EmbeddedCluster, topic: str) -> None:
-    cluster.run(methods(cluster, topic).rpc_skip_all(None, topic, "s"))
+    cluster.run(methods(cluster, topic).skip_all(topic=topic, subscription="s"))
 
 
 def is_truncated(cluster: EmbeddedCluster, topic: str) -> None:

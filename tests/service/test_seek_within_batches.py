@@ -81,10 +81,12 @@ def test_an_operator_resets_a_cursor_into_a_batch(
     ledger_id, entry_id = batch(official_client, topic)
     methods: Any = OwnerMethods(cluster.brokers[cluster.owner(topic)].topics, list)
     consumer.close()
-    cluster.run(methods.rpc_reset_cursor(None, topic, "s", [ledger_id, entry_id], **options))
+    cluster.run(methods.reset_cursor(topic=topic, subscription="s", position=[ledger_id, entry_id], **options))
     assert cluster.run(next_of(port(cluster), topic)) == (entry_id + entry, wanted)
     with pytest.raises(NoSuchEntry):
-        cluster.run(methods.rpc_reset_cursor(None, topic, "s", [ledger_id, entry_id + 100], batch_index=1))
+        cluster.run(
+            methods.reset_cursor(topic=topic, subscription="s", position=[ledger_id, entry_id + 100], batch_index=1)
+        )
 
 
 def test_the_official_client_goes_on_within_a_batch(
@@ -95,5 +97,5 @@ def test_the_official_client_goes_on_within_a_batch(
     got = [consumer.receive(WAIT_MS) for _ in range(MESSAGES + 1)]
     methods: Any = OwnerMethods(cluster.brokers[cluster.owner(topic)].topics, list)
     place = [got[3].message_id().ledger_id(), got[3].message_id().entry_id()]
-    cluster.run(methods.rpc_reset_cursor(None, topic, "s", place, batch_index=3))
+    cluster.run(methods.reset_cursor(topic=topic, subscription="s", position=place, batch_index=3))
     assert [consumer.receive(WAIT_MS).data() for _ in range(3)] == [b"3", b"4", b"next"]

@@ -103,7 +103,7 @@ def health(cluster: EmbeddedCluster, number: int) -> float:
         async with asyncio.timeout(20):
             while True:
                 try:
-                    return await methods.rpc_check_health(None)  # type: ignore[arg-type]
+                    return await methods.check_health()
                 except ServiceUnitNotReady:
                     await asyncio.sleep(0.02)
 
@@ -138,7 +138,7 @@ def test_a_broker_whose_bookies_are_away_is_not_healthy(tmp_path_factory: pytest
         async def ask() -> float:
             methods = HealthMethods(broker.env, broker.topics, lambda: broker._coordinator().ask.heartbeat_topic())
             async with asyncio.timeout(1.0):
-                return await methods.rpc_check_health(None)  # type: ignore[arg-type]
+                return await methods.check_health()
 
         with pytest.raises((TimeoutError, magnetar.MagnetarError)):
             cluster.run(ask())

@@ -269,15 +269,15 @@ async def test_a_topic_that_becomes_used_after_the_first_question_is_kept() -> N
         await eventually(lambda: len(one.owned()) == 2)
         for topic in one.owned():
             await one.load(topic)
-        answer = one.rpc.rpc_is_inactive
+        answer = one.rpc.is_inactive
 
-        async def used_a_moment_later(connection: object, topic: str) -> bool:
+        async def used_a_moment_later(*, topic: str) -> bool:
             try:
-                return await answer(connection, topic)  # type: ignore[arg-type]
+                return await answer(topic=topic)
             finally:
                 one.rpc.used[f"{TOPIC}-partition-1"] = None
 
-        one.rpc.rpc_is_inactive = used_a_moment_later  # type: ignore[method-assign]
+        one.rpc.is_inactive = used_a_moment_later  # type: ignore[method-assign]
         one.rpc.used.clear()
         with pytest.raises(NotAllowedError):
             await one.client.call("delete_inactive_topic", topic=f"{TOPIC}-partition-0")

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any
 
-from magnetar.actors.coordinator.namespace_methods import NamespaceMethods
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.coordinator.owner_methods import PlacementMethods
 from magnetar.protocol.errors import MagnetarError
@@ -173,9 +172,8 @@ class ClusterFaults(Faults):
         topics = [name for name, _ in office.registry.list_topics(NAMESPACE, "", TOPICS_MAX)] if office else []
         if office is not None and topics:
             destination = self._random.choice((None, *(node.name for node in self._cluster.brokers)))
-            await self._order(
-                "unload", PlacementMethods(office).rpc_unload(None, self._random.choice(topics), destination)
-            )  # type: ignore[arg-type]
+            order = PlacementMethods(office).unload(topic=self._random.choice(topics), destination=destination)
+            await self._order("unload", order)
 
     async def move_slot(self) -> None:
         """A slot in which something lies is told to move."""
@@ -199,12 +197,13 @@ class ClusterFaults(Faults):
         policy = self._random.choice(("max_producers_per_topic", "max_unacked_messages_per_consumer"))
         value = self._random.choice(UNREACHED)
         topics = [topic for topic, _ in office.registry.list_topics(NAMESPACE, "", TOPICS_WITH_POLICIES)]
-        methods = NamespaceMethods(office)
         if topics and self._random.random() < TOPIC_SHARE:
             topic = self._random.choice(topics)
-            await self._order("topic policy", methods.rpc_set_topic_policy(None, topic, policy, value))  # type: ignore[arg-type]
+            order = office.topic_policies.set_topic_policy(topic=topic, policy=policy, value=value)
+            await self._order("topic policy", order)
         else:
-            await self._order("policy", methods.rpc_set_policy(None, NAMESPACE, policy, value))  # type: ignore[arg-type]
+            order = office.namespaces.set_policy(namespace=NAMESPACE, policy=policy, value=value)
+            await self._order("policy", order)
 
     def _office(self) -> Office | None:
         node = self._cluster.coordinator

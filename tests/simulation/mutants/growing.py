@@ -43,7 +43,7 @@ def _show_the_number_first(stack: ExitStack) -> None:
 def _list_before_it_grows(stack: ExitStack) -> None:
     """A subscription that is created between the list and the end of the growth is not in the list."""
 
-    async def prepare(self: TopicGrowths, name: TopicName, *unused: Any) -> None:
+    async def prepare(self: TopicGrowths, **unused: Any) -> None:
         return None
 
     replace(stack, TopicGrowths, "prepare_subscription", prepare)

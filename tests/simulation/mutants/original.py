@@ -161,10 +161,10 @@ def _wait_for_all(stack: ExitStack) -> None:
 
 def _collect_what_is_copied(stack: ExitStack) -> None:
     """The original drops copies that a closed ledger's record does not place on the bookie (yet), without a lock."""
-    collect = BookieService.collect
+    collect = BookieService.collect_garbage
 
-    async def collecting(self: Any, major: bool) -> dict[str, int]:
-        done = await collect(self, major)
+    async def collecting(self: Any, *, major: bool = False) -> dict[str, int]:
+        done = await collect(self, major=major)
         local = sorted(self.store.entries.ledgers)
         answers = await self._coordinator.metadata.get_many([metadata_keys.ledger(one) for one in local])
         found = [LedgerMetadata.unpack(answer.value) for answer in answers if answer is not None]
@@ -177,7 +177,7 @@ def _collect_what_is_copied(stack: ExitStack) -> None:
         )
         return done
 
-    replace(stack, BookieService, "collect", collecting)
+    replace(stack, BookieService, "collect_garbage", collecting)
 
 
 def _fence_only_in_memory(stack: ExitStack) -> None:

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from magnetar.actors.coordinator.member_lists import url_of
 from magnetar.actors.coordinator.office import TopicWatchers
 from magnetar.actors.coordinator.owner_methods import PlacementMethods
 from magnetar.actors.coordinator.topic_registry import TopicFacts, TopicRegistry
@@ -184,10 +185,12 @@ def _acknowledge_what_was_not_opened(stack: ExitStack) -> None:
 
 
 def _create_what_is_looked_up(stack: ExitStack) -> None:
-    async def looking(self: PlacementMethods, connection: Any, topic: str) -> str:
-        return (await self.rpc_assign(connection, topic)).url
+    async def looking(self: PlacementMethods, *, topic: str) -> str:
+        name = TopicName.parse(topic)
+        await self._registry.check_assignable(name, self._office.namespaces.creation(name.namespace).allow)
+        return url_of((await self._owner(name))[1])
 
-    replace(stack, PlacementMethods, "rpc_lookup", looking)
+    replace(stack, PlacementMethods, "lookup", looking)
 
 
 def _create_for_every_subscriber(stack: ExitStack) -> None:

@@ -45,7 +45,7 @@ def _do_not_ask_for_a_release(stack: ExitStack) -> None:
 
 
 def _answer_a_release_at_once(stack: ExitStack) -> None:
-    async def release(self: Ownership, number: int, slots: Iterable[int], topics: Iterable[str]) -> None:
+    async def release(self: Ownership, **unused: object) -> None:
         """The topics stay open."""
 
     replace(stack, Ownership, "release", release)

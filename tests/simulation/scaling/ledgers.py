@@ -73,7 +73,7 @@ class Asking:
         self._cluster = cluster
 
     async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges:
-        answer = self._cluster.office.auditor.feed.changes(epoch, since)
+        answer = await self._cluster.office.auditor.feed.ledger_changes(epoch=epoch, since=since)
         self._cluster.traffic.called([epoch, since], answer)
         return answer
 

@@ -374,7 +374,7 @@ class Scenario:
         end = self._cluster.loop.now + COLLECT_LIMIT_S
         while True:
             try:
-                await node.process.spawn(node.service.collect(True), "collect")
+                await node.process.spawn(node.service.collect_garbage(major=True), "collect")
                 return
             except (MetadataUnavailable, EntryCorrupt) as error:
                 assert self._cluster.loop.now < end, f"I8: {node.name} cannot collect garbage: {error}"

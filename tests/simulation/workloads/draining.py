@@ -94,7 +94,7 @@ class Draining(Workload):
         bookies = self.random.choice((None, wanted - 1, wanted + 1))
         if bookies is not None and bookies > wanted and self._supervision.desired.bookies_ever >= BOOKIES_EVER_MAX:
             bookies = None
-        await self._order("scale", lambda desired: desired.scale(brokers, bookies))
+        await self._order("scale", lambda desired: desired.scale(brokers=brokers, bookies=bookies))
 
     async def _drain(self) -> None:
         desired = self._supervision.desired
@@ -103,8 +103,8 @@ class Draining(Workload):
             if desired.bookies_ever >= BOOKIES_EVER_MAX:
                 return
             more = len(desired.wanted_bookies) + 1
-            await self._order("scale", lambda desired: desired.scale(None, more))
-        await self._order("drain", lambda desired: desired.drain(member))
+            await self._order("scale", lambda desired: desired.scale(bookies=more))
+        await self._order("drain", lambda desired: desired.drain(member=member))
 
     async def _undrain(self) -> None:
         draining = sorted(self._supervision.desired.draining)
@@ -113,7 +113,7 @@ class Draining(Workload):
         member = self.random.choice(draining)
         if self.random.random() < LATE_SHARE:
             await self._until_ended(member)
-        await self._order("undrain", lambda desired: desired.undrain(member))
+        await self._order("undrain", lambda desired: desired.undrain(member=member))
 
     async def _until_ended(self, member: str) -> None:
         """Wait until its process has ended because it is empty: soon nothing can keep it any longer."""
@@ -152,11 +152,11 @@ class Draining(Workload):
         enough = self.cluster.settings.ensemble_size + len(lost)
         if len(self._supervision.desired.wanted_bookies) >= enough:
             return
-        while not await self._order("scale", lambda desired: desired.scale(2, enough)):  # noqa: ASYNC110
+        while not await self._order("scale", lambda desired: desired.scale(brokers=2, bookies=enough)):  # noqa: ASYNC110
             await asyncio.sleep(TICK_S)
         for member in lost:
             if self.random.random() < 0.5:
-                await self._order("drain", lambda desired, member=member: desired.drain(member))  # type: ignore[misc]
+                await self._order("drain", lambda desired, member=member: desired.drain(member=member))  # type: ignore[misc]
 
     async def stop(self) -> None:
         """Wait until all is as the desired state says."""

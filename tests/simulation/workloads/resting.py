@@ -18,7 +18,6 @@ from random import Random
 from typing import Any
 
 import magnetar
-from magnetar.actors.coordinator.namespace_methods import NamespaceMethods
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.coordinator.owner_methods import PlacementMethods
 from magnetar.protocol.errors import MagnetarError, Timeout
@@ -172,7 +171,7 @@ class Resting(Workload):
             slot = slot_of(name, office.contents.slots)
             order = office.rebalancer.move({slot: destination})
         else:
-            order = PlacementMethods(office).rpc_unload(None, name.full, destination)  # type: ignore[arg-type]
+            order = PlacementMethods(office).unload(topic=name.full, destination=destination)
         moved, _ = await self.ask(node, order, "move what rests")
         self.history.counts["topics at rest moved"] += moved
 
@@ -180,8 +179,8 @@ class Resting(Workload):
         node = self.cluster.coordinator
         if node.ready and node.running:
             full = TopicName.parse(topic).full
-            methods = NamespaceMethods(node.service.office)
-            order = methods.rpc_set_topic_policy(None, full, "message_ttl", ttl_s)  # type: ignore[arg-type]
+            policies = node.service.office.topic_policies
+            order = policies.set_topic_policy(topic=full, policy="message_ttl", value=ttl_s)
             await self.ask(node, order, "set the time to live")
 
     # -- the end -----------------------------------------------------------------------------------------------------

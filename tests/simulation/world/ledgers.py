@@ -218,7 +218,7 @@ class Link:
         return await renew(self.metadata, ledger, version)
 
     async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges:
-        return self._world.ledger_feed.changes(epoch, since)
+        return await self._world.ledger_feed.ledger_changes(epoch=epoch, since=since)
 
     async def unnamed_ledgers(self, *, ledgers: list[int]) -> UnnamedLedgers:
         return self._world.unnamed(self.process.name, ledgers)

@@ -11,7 +11,6 @@ from yarl import URL
 from magnetar.actors.admin.service import AdminService
 from magnetar.protocol.errors import ConflictError, ServiceUnitNotReady, SubscriptionNotFound
 from magnetar.protocol.topic_figures import StorageFigures, TopicFigures
-from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.runtime.settings.declarations import Settings
 from support.fakes.topic_figures import producer_figures, storage_figures, topic_figures
 from support.servers.coordination import CLUSTER, FAST, KEYS, Coordination, Member, TestBrokerRpc
@@ -27,37 +26,33 @@ class AdminBrokerRpc(TestBrokerRpc):
         self.calls: list[tuple[str, ...]] = []
         self.not_ready = 0
 
-    async def rpc_topic_stats(self, connection: RpcConnection, topic: str) -> TopicFigures:
+    async def topic_stats(self, *, topic: str) -> TopicFigures:
         if self.not_ready:
             self.not_ready -= 1
             raise ServiceUnitNotReady("moving")
         return topic_figures(producers=[producer_figures(topic)], pending_publishes=0)
 
-    async def rpc_internal_stats(self, connection: RpcConnection, topic: str) -> StorageFigures:
+    async def internal_stats(self, *, topic: str) -> StorageFigures:
         return storage_figures(3)
 
-    async def rpc_last_message_id(self, connection: RpcConnection, topic: str) -> list[int]:
+    async def last_message_id(self, *, topic: str) -> list[int]:
         return [1, 2, -1, -1]
 
-    async def rpc_create_subscription(
-        self, connection: RpcConnection, topic: str, subscription: str, position: Any
-    ) -> None:
+    async def create_subscription(self, *, topic: str, subscription: str, position: Any) -> None:
         call = ("create", topic, subscription)
         if call in self.calls:
             raise ConflictError("it exists")
         self.calls += [call, (json.dumps(position),)]
 
-    async def rpc_delete_subscription(
-        self, connection: RpcConnection, topic: str, subscription: str, force: bool
-    ) -> None:
+    async def delete_subscription(self, *, topic: str, subscription: str, force: bool) -> None:
         if subscription == "missing":
             raise SubscriptionNotFound("it does not exist")
         self.calls.append(("delete", topic, subscription, str(force)))
 
-    async def rpc_reset_cursor(self, connection: RpcConnection, topic: str, subscription: str, position: Any) -> None:
+    async def reset_cursor(self, *, topic: str, subscription: str, position: Any) -> None:
         self.calls.append(("reset", topic, subscription, json.dumps(position)))
 
-    async def rpc_skip_all(self, connection: RpcConnection, topic: str, subscription: str) -> None:
+    async def skip_all(self, *, topic: str, subscription: str) -> None:
         self.calls.append(("skip_all", topic, subscription))
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import uvloop
 
 from magnetar.actors.coordinator.service import CoordinatorService
-from magnetar.actors.coordinator.topic_methods import TopicMethods
+from magnetar.actors.members.contracts_broker import BrokerContract
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.protocol.errors import NoSuchKey, NotAllowedError, ServiceUnitNotReady
 from magnetar.protocol.names import ROLE_BOOKIE, ROLE_BROKER
@@ -27,7 +27,7 @@ from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.store import Guard, MetadataStore, Write, one_result
 
-from .open_rpc import OpenService
+from .open_rpc import OpenService, PartialService
 
 CLUSTER = "cluster-1"
 PREFIX = "persistent://public/default/"
@@ -51,10 +51,11 @@ class OpenCoordinator(OpenService, CoordinatorService):
         super().check_metadata_writer(connection, keys if own else ())
 
 
-class TestBrokerRpc(OpenService):
+class TestBrokerRpc(PartialService):
     """The internal side of a broker that only takes notes."""
 
     __test__ = False
+    contract = BrokerContract
 
     def __init__(self) -> None:
         self.released: list[str] = []
@@ -73,33 +74,33 @@ class TestBrokerRpc(OpenService):
         self.delete_gate: asyncio.Event | None = None
         self.metadata: MetadataStore | None = None
 
-    async def rpc_release(self, connection: RpcConnection, number: int, slots: list[int], topics: list[str]) -> None:
+    async def release(self, *, number: int, slots: list[int], topics: list[str]) -> None:
         self.released_slots += slots
         self.released += topics
 
-    async def rpc_take_topics(self, connection: RpcConnection, grants: list[TopicGrant]) -> None:
+    async def take_topics(self, *, grants: list[TopicGrant]) -> None:
         if self.take_failures:
             self.take_failures -= 1
             raise ServiceUnitNotReady("not now")
-        self.given_back += [TopicGrant(*one) for one in grants]
+        self.given_back += grants
 
-    async def rpc_unload(self, connection: RpcConnection, topic: str, number: int, inactive: bool = False) -> None:
+    async def unload(self, *, topic: str, number: int, inactive: bool = False) -> None:
         if self.unload_error is not None:
             raise self.unload_error
         if inactive and topic in self.used:
             raise NotAllowedError(f"{topic} is in use")
         self.released.append(topic)
 
-    async def rpc_check_health(self, connection: RpcConnection) -> float:
+    async def check_health(self) -> float:
         self.health_checks += 1
         if self.health_error is not None:
             raise self.health_error
         return 0.001
 
-    async def rpc_is_inactive(self, connection: RpcConnection, topic: str) -> bool:
+    async def is_inactive(self, *, topic: str) -> bool:
         return topic not in self.used
 
-    async def rpc_delete_topics(self, connection: RpcConnection, topics: list[tuple[str, int]]) -> None:
+    async def delete_topics(self, *, topics: list[tuple[str, int]]) -> None:
         self.deleted += [(topic, epoch) for topic, epoch in topics]
         if self.delete_error is not None:
             raise self.delete_error
@@ -313,7 +314,7 @@ class CoordinatorThread:
 
 
 async def create(cluster: Coordination, name: str, partitions: int = 0) -> None:
-    await TopicMethods(cluster.coordinator.office).rpc_create_topic(None, PREFIX + name, partitions)  # type: ignore[arg-type]
+    await cluster.coordinator.office.registry.create_topic(topic=PREFIX + name, partitions=partitions)
 
 
 async def assign_all(cluster: Coordination, name: str, partitions: int) -> Counter[str]:

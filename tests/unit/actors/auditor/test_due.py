@@ -147,7 +147,7 @@ async def test_a_repair_that_fails_is_tried_again_after_pauses_that_double(world
     pauses = [later - earlier for earlier, later in itertools.pairwise(tries)]
     assert tries[0] <= 2 and pauses[-1] >= RETRY_PAUSES_S[-1] and len(tries) <= len(RETRY_PAUSES_S) + 3
     assert all(later >= earlier for earlier, later in itertools.pairwise(pauses))
-    world.auditor.retry()
+    await world.auditor.audit()
     assert (await world.rounds())[0] == 1, "an operator asked for it"
     world.list(d="up")
     assert await world.rounds() == NOTHING, "a spare does not help"

@@ -31,7 +31,7 @@ class Coordinator:
         raise AssertionError("nothing is renewed here")
 
     async def ledger_changes(self, *, epoch: int, since: int) -> LedgerChanges:
-        return self.feed.changes(epoch, since)
+        return await self.feed.ledger_changes(epoch=epoch, since=since)
 
     async def unnamed_ledgers(self, *, ledgers: list[int]) -> UnnamedLedgers:
         self.asked += ledgers
@@ -44,26 +44,27 @@ class OlderCoordinator(Coordinator):
         raise ProtocolError("no such method")
 
 
-def test_changes_and_deletions_are_told_once_and_creations_are_not() -> None:
+async def test_changes_and_deletions_are_told_once_and_creations_are_not() -> None:
     feed = LedgerFeed(3)
     feed.written([*deleted(7), Write(metadata_keys.ledger(8), b"x", None), Write(metadata_keys.ledger(9), b"x", 4)])
     feed.written([Write("managed/t", b"x", 1), Write("ledgers/nonsense", b"x", 1), *deleted(7)])
-    assert feed.changes(3, 0) == LedgerChanges(3, 3, 3, [7, 9], complete=True)
-    assert feed.changes(3, 3) == LedgerChanges(3, 3, 3, [], complete=True)
+    assert await feed.ledger_changes(epoch=3, since=0) == LedgerChanges(3, 3, 3, [7, 9], complete=True)
+    assert await feed.ledger_changes(epoch=3, since=3) == LedgerChanges(3, 3, 3, [], complete=True)
 
 
 @pytest.mark.parametrize(("epoch", "since"), [(2, 0), (3, 5), (3, -1)])
-def test_what_another_coordinator_knew_or_the_future_is_not_complete(epoch: int, since: int) -> None:
+async def test_what_another_coordinator_knew_or_the_future_is_not_complete(epoch: int, since: int) -> None:
     feed = LedgerFeed(3)
     feed.written(deleted(1, 2))
-    assert feed.changes(epoch, since) == LedgerChanges(3, 2, 2, [], complete=False)
+    assert await feed.ledger_changes(epoch=epoch, since=since) == LedgerChanges(3, 2, 2, [], complete=False)
 
 
-def test_what_is_forgotten_is_said_to_be_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_forgotten_is_said_to_be_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "CHANGES_MAX", 4)
     feed = LedgerFeed(3)
     feed.written(deleted(1, 2, 3, 4, 5))
-    assert not feed.changes(3, 0).complete and feed.changes(3, 3).ledgers == [4, 5]
+    assert not (await feed.ledger_changes(epoch=3, since=0)).complete
+    assert (await feed.ledger_changes(epoch=3, since=3)).ledgers == [4, 5]
 
 
 async def changed(collecting: Collecting, coordinator: Coordinator) -> list[int] | None:

@@ -136,13 +136,13 @@ async def test_a_grant_from_before_a_release_is_void_and_a_later_one_ends_the_re
         assert await ownership.claimed(owner(grant(5, 10)))
         await front.topics.get(NAME)
         assert ownership.owns(NAME)
-        await ownership.release(START + 20, () if alone else (SLOT,), (NAME.full,) if alone else ())
+        await ownership.release(number=START + 20, slots=[] if alone else [SLOT], topics=[NAME.full] if alone else [])
         assert not front.topics.loaded and not ownership.owns(NAME)
         for late in (grant(5, 10), grant(5, 19)):
             assert not await ownership.claimed(owner(late))
-            ownership.take_back([late])
+            await ownership.take_topics(grants=[late])
         assert not front.topics.owns(NAME.full)
-        ownership.take_back([grant(5, 21)])
+        await ownership.take_topics(grants=[grant(5, 21)])
         await until(lambda: NAME.full in front.topics.loaded)
         link.give(ME, 8)
         assert not front.topics.owns(NAME.full) and ownership.owns(NAME)
@@ -153,7 +153,7 @@ async def test_a_release_of_a_topic_that_is_not_granted_yet_counts_too() -> None
     async with broker_front() as front:
         ownership, link = attached(front)
         link.give(ME, 5)
-        await ownership.unload(NAME.full, START + 20, inactive=False)
+        await ownership.unload(topic=NAME.full, number=START + 20)
         assert not await ownership.claimed(owner(grant(5, 19)))
         await ownership.close()
 
@@ -166,7 +166,7 @@ async def test_what_a_superseded_coordinator_had_released_is_asked_for_again(alo
         ownership.registered()
         assert await ownership.claimed(owner(grant(5, 10)))
         await front.topics.get(NAME)
-        await ownership.release(START + 20, () if alone else (SLOT,), (NAME.full,) if alone else ())
+        await ownership.release(number=START + 20, slots=[] if alone else [SLOT], topics=[NAME.full] if alone else [])
         link.granted[SLOT] = [grant(5, 90)]
         ownership.registered()
         await until(lambda: not ownership._asking)
@@ -183,12 +183,12 @@ async def test_a_slot_released_again_while_its_topics_are_asked_for_stays_releas
         link.give(ME, 5)
         ownership.registered()
         await until(lambda: not ownership._asking)
-        await ownership.release(START + 20, (SLOT,), ())
+        await ownership.release(number=START + 20, slots=[SLOT], topics=[])
         answer, link.answer = link.answer, asyncio.Event()
         link.epoch = 2
         ownership.registered()
         await until(lambda: len(link.questions) == 2)
-        await ownership.release(2 * START + 30, (SLOT,), ())
+        await ownership.release(number=2 * START + 30, slots=[SLOT], topics=[])
         link.answer.set()
         await until(lambda: not ownership._asking)
         assert not ownership.owns(NAME) and answer.is_set()
@@ -219,13 +219,13 @@ async def test_a_superseded_coordinator_has_nothing_released() -> None:
         await until(lambda: not ownership._asking)
         link.epoch = 2
         for asked in (
-            ownership.release(2 * START - 1, (SLOT,), ()),
-            ownership.unload(NAME.full, START, inactive=False),
+            ownership.release(number=2 * START - 1, slots=[SLOT], topics=[]),
+            ownership.unload(topic=NAME.full, number=START),
         ):
             with pytest.raises(ServiceUnitNotReady, match="another coordinator"):
                 await asked
         assert front.topics.owns(NAME.full) and ownership.owns(NAME)
-        await ownership.release(2 * START, (SLOT,), ())
+        await ownership.release(number=2 * START, slots=[SLOT], topics=[])
         assert not ownership.owns(NAME)
         await ownership.close()
 
@@ -238,7 +238,7 @@ async def test_a_topic_in_use_is_not_unloaded_and_its_grant_stays() -> None:
         peer = await front.peer()
         await peer.producer(NAME.full)
         with pytest.raises(NotAllowedError):
-            await ownership.unload(NAME.full, START + 20, inactive=False)
+            await ownership.unload(topic=NAME.full, number=START + 20)
         assert front.topics.owns(NAME.full) and ownership.owns(NAME)
         await peer.close()
         await ownership.close()

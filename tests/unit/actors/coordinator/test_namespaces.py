@@ -55,10 +55,10 @@ async def bench() -> AsyncIterator[Bench]:
 
 async def test_each_change_is_told_once_with_a_greater_version(bench: Bench) -> None:
     namespaces = bench.namespaces
-    await namespaces.set_policy(NAME, BOUND, 3)
-    await namespaces.set_policy(NAME, BOUND, 3)
-    await namespaces.set_policy(NAME, "encryption_required", True)
-    await namespaces.set_policy(NAME, BOUND, None)
+    await namespaces.set_policy(namespace=NAME, policy=BOUND, value=3)
+    await namespaces.set_policy(namespace=NAME, policy=BOUND, value=3)
+    await namespaces.set_policy(namespace=NAME, policy="encryption_required", value=True)
+    await namespaces.set_policy(namespace=NAME, policy=BOUND, value=None)
     assert [one.policies for one in bench.told] == [
         {BOUND: 3},
         {BOUND: 3, "encryption_required": True},
@@ -66,14 +66,14 @@ async def test_each_change_is_told_once_with_a_greater_version(bench: Bench) -> 
     ]
     versions = [one.version for one in bench.told]
     assert versions == sorted(set(versions))
-    assert (await bench.open()).policies(NAME) == bench.told[-1]
+    assert await (await bench.open()).namespace(namespace=NAME) == bench.told[-1]
 
 
 async def test_versions_go_on_when_a_namespace_is_deleted_and_created_again(bench: Bench) -> None:
     namespaces = bench.namespaces
-    await namespaces.set_policy(NAME, BOUND, 3)
+    await namespaces.set_policy(namespace=NAME, policy=BOUND, value=3)
     await namespaces.delete(NAME, lambda name: False)
-    await namespaces.create(NAME, {})
+    await namespaces.create_namespace(namespace=NAME)
     assert [one.policies for one in bench.told] == [{BOUND: 3}, None, {}]
     assert bench.told[0].version < bench.told[1].version <= bench.told[2].version
 
@@ -91,16 +91,16 @@ async def test_what_is_refused_is_neither_stored_nor_told(bench: Bench) -> None:
         ("public/none", BOUND, 1, TopicNotFound),
     ):
         with pytest.raises(error):
-            await bench.namespaces.set_policy(namespace, policy, value)
-    assert bench.told == [] and (await bench.open()).policies(NAME).policies == {}
+            await bench.namespaces.set_policy(namespace=namespace, policy=policy, value=value)
+    assert bench.told == [] and (await (await bench.open()).namespace(namespace=NAME)).policies == {}
 
 
 async def test_a_coordinator_that_was_replaced_stores_and_tells_nothing(bench: Bench) -> None:
     old = bench.namespaces
     await bench.open()
     with pytest.raises(MetadataUnavailable, match="superseded"):
-        await old.set_policy(NAME, BOUND, 3)
-    assert bench.told == [] and old.policies(NAME).policies == {}
+        await old.set_policy(namespace=NAME, policy=BOUND, value=3)
+    assert bench.told == [] and (await old.namespace(namespace=NAME)).policies == {}
 
 
 async def test_the_next_change_tells_what_a_lost_answer_left_in_the_store(
@@ -116,10 +116,10 @@ async def test_the_next_change_tells_what_a_lost_answer_left_in_the_store(
 
     monkeypatch.setattr("magnetar.storage.metadata.certain_records.put_certain", lost)
     with pytest.raises(OutcomeUnknown):
-        await namespaces.set_policy(NAME, BOUND, 3)
+        await namespaces.set_policy(namespace=NAME, policy=BOUND, value=3)
     assert bench.told == []
     monkeypatch.setattr("magnetar.storage.metadata.certain_records.put_certain", certain_writes.put_certain)
-    await namespaces.set_policy(NAME, "max_consumers_per_topic", 4)
+    await namespaces.set_policy(namespace=NAME, policy="max_consumers_per_topic", value=4)
     assert [one.policies for one in bench.told] == [{BOUND: 3, "max_consumers_per_topic": 4}]
 
 
@@ -134,7 +134,9 @@ async def test_pages_list_namespaces_with_policies_in_order(bench: Bench, monkey
     registry = TopicRegistry(bench.env, bench.namespaces._store, Settings(), bench.namespaces)
     topics = TopicPolicies(bench.env, bench.namespaces._store, Settings(), registry, bench.told.append)
     for number in (4, 1, 3, 2, 5):
-        await bench.namespaces.create(f"public/n{number}", {BOUND: number} if number != 3 else {})
+        await bench.namespaces.create_namespace(
+            namespace=f"public/n{number}", policies={BOUND: number} if number != 3 else {}
+        )
     page, names = policy_page(bench.namespaces, topics, ""), []
     while True:
         names += [one.namespace for one in page.items]

@@ -48,7 +48,7 @@ class Bench:
         if stored is None:
             assert not self.namespaces.exists(NAME)
         else:
-            assert self.namespaces.policies(NAME) == self.told[-1]
+            assert await self.namespaces.namespace(namespace=NAME) == self.told[-1]
             assert self.told[-1].version == stored.version
 
     def last_told(self) -> dict[str, object] | None:
@@ -74,7 +74,7 @@ async def bench(monkeypatch: pytest.MonkeyPatch, landed: bool) -> AsyncIterator[
 async def test_a_policy_in_doubt_is_told_without_another_change(bench: Bench, landed: bool) -> None:
     bench.store.silent, bench.store.away = True, 3
     with pytest.raises(OutcomeUnknown):
-        await bench.namespaces.set_policy(NAME, BOUND, 3)
+        await bench.namespaces.set_policy(namespace=NAME, policy=BOUND, value=3)
     assert bench.told == []
     bench.store.silent = False
     await bench.settled()
@@ -86,7 +86,7 @@ async def test_a_change_in_doubt_cannot_be_stored_after_it_was_settled(bench: Be
     assert before is not None
     bench.store.silent = True
     with pytest.raises(OutcomeUnknown):
-        await bench.namespaces.set_policy(NAME, BOUND, 3)
+        await bench.namespaces.set_policy(namespace=NAME, policy=BOUND, value=3)
     bench.store.silent = False
     await bench.settled()
     with pytest.raises(BadVersion):
@@ -96,7 +96,7 @@ async def test_a_change_in_doubt_cannot_be_stored_after_it_was_settled(bench: Be
 async def test_a_namespace_whose_creation_is_in_doubt_exists_in_the_end(bench: Bench, landed: bool) -> None:
     bench.store.silent = True
     with pytest.raises(OutcomeUnknown):
-        await bench.namespaces.create("public/new", {BOUND: 2})
+        await bench.namespaces.create_namespace(namespace="public/new", policies={BOUND: 2})
     assert not bench.namespaces.exists("public/new")
     with pytest.raises(NotAllowedError):
         await bench.namespaces.delete_tenant("public")
@@ -128,7 +128,7 @@ async def test_a_change_whose_caller_goes_away_is_told(bench: Bench, landed: boo
         raise AssertionError
 
     bench.store.write_many = slow.__get__(bench.store)  # type: ignore[method-assign]
-    caller = asyncio.create_task(bench.namespaces.set_policy(NAME, BOUND, 3))
+    caller = asyncio.create_task(bench.namespaces.set_policy(namespace=NAME, policy=BOUND, value=3))
     await asyncio.sleep(0)
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
@@ -139,9 +139,9 @@ async def test_a_change_whose_caller_goes_away_is_told(bench: Bench, landed: boo
 async def test_the_next_change_settles_one_in_doubt_itself(bench: Bench, landed: bool) -> None:
     bench.store.silent = True
     with pytest.raises(OutcomeUnknown):
-        await bench.namespaces.set_policy(NAME, BOUND, 3)
+        await bench.namespaces.set_policy(namespace=NAME, policy=BOUND, value=3)
     bench.store.silent = False
-    await bench.namespaces.set_policy(NAME, "max_consumers_per_topic", 4)
+    await bench.namespaces.set_policy(namespace=NAME, policy="max_consumers_per_topic", value=4)
     assert bench.last_told() == {**({BOUND: 3} if landed else {}), "max_consumers_per_topic": 4}
     told = list(bench.told)
     await bench.settled()
@@ -152,7 +152,7 @@ async def test_a_coordinator_that_was_replaced_gives_up_its_doubts(bench: Bench,
     old = bench.namespaces
     bench.store.silent = True
     with pytest.raises(OutcomeUnknown):
-        await old.set_policy(NAME, BOUND, 3)
+        await old.set_policy(namespace=NAME, policy=BOUND, value=3)
     bench.store.silent = False
     await bench.open()
     stored = await bench.stored()
@@ -160,13 +160,13 @@ async def test_a_coordinator_that_was_replaced_gives_up_its_doubts(bench: Bench,
     assert settler is not None
     await until(settler.done)
     assert settler.exception() is None and await bench.stored() == stored
-    assert bench.namespaces.policies(NAME).policies == ({BOUND: 3} if landed else {})
+    assert (await bench.namespaces.namespace(namespace=NAME)).policies == ({BOUND: 3} if landed else {})
 
 
 async def test_a_coordinator_that_ends_ends_its_doubts(bench: Bench, landed: bool) -> None:
     bench.store.silent = True
     with pytest.raises(OutcomeUnknown):
-        await bench.namespaces.set_policy(NAME, BOUND, 3)
+        await bench.namespaces.set_policy(namespace=NAME, policy=BOUND, value=3)
     settler = bench.namespaces._stored.settler
     assert settler is not None
     await bench.namespaces.close()
@@ -182,7 +182,7 @@ async def tenant_settled(bench: Bench) -> None:
     tenants = bench.namespaces.tenants
     await until(lambda: not tenants.stored.in_doubt())
     stored = await MemoryMetadataStore(bench.store.records).get(ACME)
-    assert ("acme" in tenants.names()) is (stored is not None)
+    assert ("acme" in await tenants.tenants()) is (stored is not None)
     if stored is not None:
         assert tenants._records["acme"] == (unpack(stored.value), stored.version)
 
@@ -190,49 +190,49 @@ async def tenant_settled(bench: Bench) -> None:
 async def test_a_tenant_whose_creation_is_in_doubt_exists_in_the_end(bench: Bench, landed: bool) -> None:
     bench.store.silent, bench.store.away = True, 3
     with pytest.raises(OutcomeUnknown):
-        await bench.namespaces.put_tenant("acme", {"adminRoles": ["a"]}, create=True)
-    assert bench.namespaces.tenants.names() == ["public"]
+        await bench.namespaces.tenants.put_tenant(tenant="acme", record={"adminRoles": ["a"]}, create=True)
+    assert await bench.namespaces.tenants.tenants() == ["public"]
     bench.store.silent = False
     await tenant_settled(bench)
-    assert bench.namespaces.tenants.get("acme")["adminRoles"] == ["a"]
-    await bench.namespaces.create("acme/n", {})
+    assert (await bench.namespaces.tenants.tenant(tenant="acme"))["adminRoles"] == ["a"]
+    await bench.namespaces.create_namespace(namespace="acme/n", policies={})
 
 
 async def test_a_change_of_a_tenant_in_doubt_is_found_out_and_cannot_come_later(bench: Bench, landed: bool) -> None:
-    await bench.namespaces.put_tenant("acme", {"adminRoles": ["a"]}, create=True)
+    await bench.namespaces.tenants.put_tenant(tenant="acme", record={"adminRoles": ["a"]}, create=True)
     before = await bench.store.get(ACME)
     assert before is not None
     bench.store.silent = True
     with pytest.raises(OutcomeUnknown):
-        await bench.namespaces.put_tenant("acme", {"adminRoles": ["b"]}, create=False)
+        await bench.namespaces.tenants.put_tenant(tenant="acme", record={"adminRoles": ["b"]}, create=False)
     bench.store.silent = False
     await tenant_settled(bench)
-    assert bench.namespaces.tenants.get("acme")["adminRoles"] == (["b"] if landed else ["a"])
+    assert (await bench.namespaces.tenants.tenant(tenant="acme"))["adminRoles"] == (["b"] if landed else ["a"])
     with pytest.raises(BadVersion):
         await bench.store.put(ACME, before.value, before.version)
 
 
 async def test_a_tenant_can_be_changed_again_after_an_answer_was_lost(bench: Bench, landed: bool) -> None:
-    await bench.namespaces.put_tenant("acme", {"adminRoles": ["a"]}, create=True)
+    await bench.namespaces.tenants.put_tenant(tenant="acme", record={"adminRoles": ["a"]}, create=True)
     bench.store.silent = True
     with pytest.raises(OutcomeUnknown):
-        await bench.namespaces.put_tenant("acme", {"allowedClusters": ["b"]}, create=False)
+        await bench.namespaces.tenants.put_tenant(tenant="acme", record={"allowedClusters": ["b"]}, create=False)
     bench.store.silent = False
-    await bench.namespaces.put_tenant("acme", {"adminRoles": ["c"]}, create=False)
-    found = bench.namespaces.tenants.get("acme")
+    await bench.namespaces.tenants.put_tenant(tenant="acme", record={"adminRoles": ["c"]}, create=False)
+    found = await bench.namespaces.tenants.tenant(tenant="acme")
     assert found["adminRoles"] == ["c"] and ("allowedClusters" in found) is landed
     await tenant_settled(bench)
 
 
 async def test_a_tenant_whose_deletion_is_in_doubt_takes_no_namespaces_until_then(bench: Bench, landed: bool) -> None:
-    await bench.namespaces.put_tenant("acme", {}, create=True)
+    await bench.namespaces.tenants.put_tenant(tenant="acme", record={}, create=True)
     bench.store.silent = True
     with pytest.raises(OutcomeUnknown):
         await bench.namespaces.delete_tenant("acme")
     with pytest.raises(NoSuchKey):
-        await bench.namespaces.create("acme/n", {})
+        await bench.namespaces.create_namespace(namespace="acme/n", policies={})
     bench.store.silent = False
     await tenant_settled(bench)
-    assert ("acme" in bench.namespaces.tenants.names()) is not landed
+    assert ("acme" in await bench.namespaces.tenants.tenants()) is not landed
     if not landed:
-        await bench.namespaces.create("acme/n", {})
+        await bench.namespaces.create_namespace(namespace="acme/n", policies={})

@@ -5,13 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from magnetar.actors.coordinator.namespace_methods import NamespaceMethods
 from magnetar.actors.coordinator.office import Office
 from magnetar.actors.coordinator.service import CoordinatorService
-from magnetar.actors.coordinator.topic_methods import TopicMethods
 from magnetar.protocol.errors import KeyExists, MetadataUnavailable, ServiceUnitNotReady
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc.groups import handlers_of
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
@@ -100,40 +97,13 @@ async def test_a_coordinator_superseded_while_it_starts_ends_without_an_office(
     await asyncio.wait_for(coordinator.wait_ended(), 1)
 
 
-async def test_a_group_of_methods_works_on_an_office_without_a_socket(
+async def test_the_objects_of_an_office_serve_its_contract_without_a_socket(
     env: Environment, store: MemoryMetadataStore
 ) -> None:
     office = await Office.open(env, store, "c", KEYS, Settings(), lambda: None)
-    topics = TopicMethods(office)
-    await topics.rpc_create_topic(None, "persistent://public/default/t", 3)  # type: ignore[arg-type]
-    assert await NamespaceMethods(office).rpc_tenants(None) == ["public"]  # type: ignore[arg-type]
+    await office.registry.create_topic(topic="persistent://public/default/t", partitions=3)
+    assert await office.namespaces.tenants.tenants() == ["public"]
     assert office.registry.topic_count == 1
     with pytest.raises(KeyExists):
-        await topics.rpc_create_topic(None, "persistent://public/default/t", 3)  # type: ignore[arg-type]
+        await office.registry.create_topic(topic="persistent://public/default/t", partitions=3)
     await office.close()
-
-
-class One:
-    async def rpc_ask(self) -> str:
-        return "one"
-
-
-class Two:
-    async def rpc_tell(self) -> str:
-        return "two"
-
-
-class Three(One):
-    async def rpc_shout(self) -> str:
-        return "three"
-
-
-async def test_handlers_of_several_groups_are_found_by_name() -> None:
-    handlers = handlers_of(One(), Two())
-    assert list(handlers) == ["ask", "tell"]
-    assert (await handlers["ask"](), await handlers["tell"]()) == ("one", "two")
-
-
-def test_two_groups_with_the_same_method_are_refused() -> None:
-    with pytest.raises(ValueError, match="method ask is in Three"):
-        handlers_of(One(), Three())

@@ -58,7 +58,7 @@ class Bench:
         """A change is in doubt, and the store answers again."""
         self.store.silent = True
         with pytest.raises(OutcomeUnknown):
-            await self.policies.set(TOPIC, BOUND, value)
+            await self.policies.set_topic_policy(topic=TOPIC.full, policy=BOUND, value=value)
         self.store.silent = False
 
     async def stored(self) -> Versioned | None:
@@ -67,7 +67,7 @@ class Bench:
     async def settled(self) -> None:
         """No change is in doubt, and the copy is what is stored."""
         await until(lambda: not self.policies._stored.in_doubt())
-        stored, row = await self.stored(), self.policies.policies(TOPIC)
+        stored, row = await self.stored(), (await self.policies.topic_policies(topic=TOPIC.full))
         if stored is None:
             assert (row.version, row.policies) == (-1, {})
         else:
@@ -102,23 +102,23 @@ async def test_the_first_policy_of_a_topic_in_doubt_is_stored_in_the_end(bench: 
 
 @BOTH
 async def test_a_later_change_in_doubt_is_found_out_and_told(bench: Bench, landed: bool) -> None:
-    await bench.policies.set(TOPIC, BOUND, 2)
+    await bench.policies.set_topic_policy(topic=TOPIC.full, policy=BOUND, value=2)
     before = await bench.stored()
     assert before is not None
     bench.store.landed = landed
     await bench.doubt()
     await bench.settled()
-    assert bench.policies.policies(TOPIC).policies == {BOUND: 3 if landed else 2}
+    assert (await bench.policies.topic_policies(topic=TOPIC.full)).policies == {BOUND: 3 if landed else 2}
     with pytest.raises(BadVersion):  # what was lost on the way cannot arrive any longer
         await bench.store.put(KEY, before.value, before.version)
 
 
 @BOTH
 async def test_the_next_change_of_the_topic_settles_one_in_doubt(bench: Bench, landed: bool) -> None:
-    await bench.policies.set(TOPIC, BOUND, 2)
+    await bench.policies.set_topic_policy(topic=TOPIC.full, policy=BOUND, value=2)
     bench.store.landed = landed
     await bench.doubt()
-    await bench.policies.set(TOPIC, OTHER, 4)
+    await bench.policies.set_topic_policy(topic=TOPIC.full, policy=OTHER, value=4)
     assert bench.told[-1].policies == {BOUND: 3 if landed else 2, OTHER: 4}
     told = list(bench.told)
     await bench.settled()
@@ -132,7 +132,7 @@ async def test_a_topic_that_is_deleted_while_in_doubt_leaves_no_policies(bench: 
     bench.store.away = 0
     await bench.registry.mark_deleting(TOPIC)
     with pytest.raises(ServiceUnitNotReady):
-        await bench.policies.set(TOPIC, OTHER, 4)
+        await bench.policies.set_topic_policy(topic=TOPIC.full, policy=OTHER, value=4)
     await bench.policies.delete(TOPIC)
     assert await bench.stored() is None
     await until(lambda: not bench.policies._stored.in_doubt())
@@ -149,15 +149,15 @@ async def test_a_coordinator_that_was_replaced_gives_up_its_doubts(bench: Bench,
     assert settler is not None
     await until(settler.done)
     assert settler.exception() is None
-    assert bench.policies.policies(TOPIC).policies == ({BOUND: 3} if landed else {})
+    assert (await bench.policies.topic_policies(topic=TOPIC.full)).policies == ({BOUND: 3} if landed else {})
 
 
 async def test_a_change_that_changes_nothing_is_neither_stored_nor_told(bench: Bench) -> None:
-    await bench.policies.set(TOPIC, BOUND, None)
+    await bench.policies.set_topic_policy(topic=TOPIC.full, policy=BOUND, value=None)
     assert await bench.stored() is None and bench.told == []
-    await bench.policies.set(TOPIC, BOUND, 2)
+    await bench.policies.set_topic_policy(topic=TOPIC.full, policy=BOUND, value=2)
     before, told = await bench.stored(), list(bench.told)
-    await bench.policies.set(TOPIC, BOUND, 2)
+    await bench.policies.set_topic_policy(topic=TOPIC.full, policy=BOUND, value=2)
     assert await bench.stored() == before and bench.told == told
 
 
@@ -165,11 +165,11 @@ async def test_a_partition_and_a_topic_that_is_missing_have_no_policies(bench: B
     parts = TopicName.parse("persistent://public/default/parts")
     await bench.registry.create(parts, 2)
     with pytest.raises(NotAllowedError):
-        await bench.policies.set(parts.partition_topic(0), BOUND, 2)
+        await bench.policies.set_topic_policy(topic=parts.partition_name(0), policy=BOUND, value=2)
     with pytest.raises(TopicNotFound):
-        await bench.policies.set(TopicName.parse("persistent://public/default/none"), BOUND, 2)
+        await bench.policies.set_topic_policy(topic="persistent://public/default/none", policy=BOUND, value=2)
     with pytest.raises(TopicNotFound):
-        bench.policies.policies(TopicName.parse("persistent://public/default/none"))
+        await bench.policies.topic_policies(topic="persistent://public/default/none")
 
 
 async def test_a_record_that_cannot_be_read_keeps_the_coordinator_from_office(bench: Bench) -> None:

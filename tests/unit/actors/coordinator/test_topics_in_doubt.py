@@ -81,7 +81,7 @@ async def test_a_topic_whose_creation_is_in_doubt_exists_in_the_end(bench: Bench
         await bench.registry.create(TOPIC, 2)
     for question in (
         bench.registry.create(TOPIC, 2),
-        bench.registry.partitions(TOPIC, create=False),
+        bench.registry.partitions(topic=TOPIC.full, create=False),
         bench.registry.check_assignable(TOPIC.partition_topic(0), create=False),
     ):
         with pytest.raises(ServiceUnitNotReady):

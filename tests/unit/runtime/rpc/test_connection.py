@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from functools import partial
+from typing import Any
 
 import pytest
 import uvloop
@@ -23,6 +24,7 @@ from magnetar.runtime.rpc.connection import (
     RpcConnectionState,
     rpc_connect,
 )
+from magnetar.runtime.rpc.contract import CALLER, Contract, handlers_of, method
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.rpc.messages import encode_call
 from magnetar.runtime.rpc.server import RpcServer
@@ -34,8 +36,31 @@ KEYS = RootKeys(b"s" * 32)
 FRAME_MAX = 1 << 20
 
 
-class EchoService(OpenService):
+class EchoContract(Contract):
+    @method(frozenset())
+    async def add(self, *, a: Any, b: Any) -> Any: ...
+
+    @method(frozenset())
+    async def conflict(self) -> None: ...
+
+    @method(frozenset())
+    async def broken(self) -> None: ...
+
+    @method(frozenset())
+    async def wait(self) -> None: ...
+
+    @method(frozenset())
+    def tell(self, *, text: object) -> None: ...
+
+    @method(frozenset())
+    async def call_me_back(self, *, caller: RpcConnection = CALLER) -> int: ...
+
+
+class EchoService(OpenService, EchoContract):
+    contract = EchoContract
+
     def __init__(self):
+        self.handlers = handlers_of(EchoContract, self)
         self.connections = []
         self.lost = []
         self.heard = asyncio.Queue()
@@ -59,23 +84,23 @@ class EchoService(OpenService):
             if payload:
                 connection.respond_all(self.waiting, 3)
 
-    async def rpc_add(self, connection, a, b):
+    async def add(self, *, a, b):
         return a + b
 
-    async def rpc_conflict(self, connection):
+    async def conflict(self):
         raise BadVersion("stale")
 
-    async def rpc_broken(self, connection):
+    async def broken(self):
         raise ZeroDivisionError("oops")
 
-    async def rpc_wait(self, connection):
+    async def wait(self):
         await self.release.wait()
 
-    async def rpc_tell(self, connection, text):
+    def tell(self, *, text):
         self.heard.put_nowait(text)
 
-    async def rpc_call_me_back(self, connection):
-        return await connection.call("add", a=20, b=22)
+    async def call_me_back(self, *, caller=CALLER):
+        return await caller.call("add", a=20, b=22)
 
 
 @contextlib.asynccontextmanager
@@ -139,7 +164,7 @@ async def test_a_call_returns_its_result_and_raises_its_typed_error():
             await connection.call("broken")
         with pytest.raises(RpcError, match="no method nonsense"):
             await connection.call("nonsense")
-        with pytest.raises(RpcError):
+        with pytest.raises(ProtocolError, match="no argument 'wrong'"):
             await connection.call("add", wrong=1)
 
 

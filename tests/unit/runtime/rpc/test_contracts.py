@@ -1,6 +1,7 @@
 """Contracts of the internal RPC: what travels, what is refused, and that a service has what its contract declares."""
 
 import asyncio
+import inspect
 from dataclasses import dataclass
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -9,7 +10,7 @@ import pytest
 from magnetar.protocol.errors import AuthorizationError, ProtocolError
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import RpcConnection, RpcService, rpc_connect
-from magnetar.runtime.rpc.contract import Contract, disagreements, method
+from magnetar.runtime.rpc.contract import CALLER, Contract, handlers_of, method
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.messages import pack, unpack
 from magnetar.runtime.rpc.server import RpcServer
@@ -32,33 +33,51 @@ class Stock:
     ratio: float = 1.0
 
 
-class StoreContract(Contract):
+class ShelfContract(Contract):
     @method(BROKERS, timeout_s=7.0)
     async def put(self, *, shelf: Shelf, items: list[int], note: str | None = None) -> Stock: ...
 
     @method(frozenset({"admin"}))
     async def close(self) -> None: ...
 
+
+class NoteContract(Contract):
     @method(BROKERS)
-    def note(self, *, text: str) -> None: ...
+    def note(self, *, text: str) -> None:
+        """Keep a text."""
+        ...
+
+    @method(BROKERS)
+    async def who(self, *, greeting: str = "hello", caller: RpcConnection = CALLER) -> str: ...
 
 
-class Store(RpcService):
-    contract = StoreContract
+class StoreContract(ShelfContract, NoteContract): ...
 
+
+class Notes(NoteContract):
     def __init__(self) -> None:
         self.noted: asyncio.Queue[str] = asyncio.Queue()
 
-    async def rpc_put(
-        self, connection: RpcConnection, shelf: Shelf, items: list[int], note: str | None = None
-    ) -> Stock:
+    def note(self, *, text: str) -> None:
+        self.noted.put_nowait(text)
+
+    async def who(self, *, greeting: str = "hello", caller: RpcConnection = CALLER) -> str:
+        return f"{greeting} {caller.peer.node_id}"
+
+
+class Store(RpcService, ShelfContract):
+    contract = StoreContract
+
+    def __init__(self) -> None:
+        notes = Notes()
+        self.noted = notes.noted
+        self.handlers = handlers_of(StoreContract, self, notes)
+
+    async def put(self, *, shelf: Shelf, items: list[int], note: str | None = None) -> Stock:
         return Stock([shelf, Shelf("other")], note, {"items": len(items)})
 
-    async def rpc_close(self, connection: RpcConnection) -> None:
+    async def close(self) -> None:
         raise AssertionError("no broker may close the store")
-
-    async def rpc_note(self, connection: RpcConnection, text: str) -> None:
-        self.noted.put_nowait(text)
 
 
 @pytest.fixture
@@ -80,6 +99,14 @@ async def test_a_call_carries_types_both_ways(store) -> None:
     found = await StoreContract(connection.call).put(shelf=Shelf("top", 2), items=[1, 2, 3])
     assert found == Stock([Shelf("top", 2), Shelf("other", 3)], None, {"items": 3})
     assert isinstance(found.shelves[0], Shelf)
+
+
+async def test_a_method_is_told_who_calls_and_no_caller_can_say_otherwise(store) -> None:
+    _, connection = store
+    assert await StoreContract(connection.call).who() == "hello broker-1"
+    assert await StoreContract(connection.call).who(greeting="here is") == "here is broker-1"
+    with pytest.raises(ProtocolError, match="who has no argument 'caller'"):
+        await connection.call("who", caller="broker-2")
 
 
 async def test_a_notification_returns_at_once_and_arrives(store) -> None:
@@ -106,7 +133,7 @@ async def test_a_notification_returns_at_once_and_arrives(store) -> None:
 )
 async def test_wrong_arguments_get_a_typed_error_and_never_reach_the_handler(store, arguments, monkeypatch) -> None:
     service, connection = store
-    monkeypatch.setattr(service, "rpc_put", lambda *given, **more: pytest.fail("the handler was called"))
+    monkeypatch.setitem(service.handlers, "put", lambda **given: pytest.fail("the handler was called"))
     with pytest.raises(ProtocolError, match=r"malformed call: .*put"):
         await connection.call("put", **arguments)
 
@@ -208,26 +235,54 @@ def test_a_type_that_cannot_travel_is_refused_at_its_declaration() -> None:
 
 
 def test_an_argument_that_is_not_keyword_only_is_refused_at_its_declaration() -> None:
-    with pytest.raises(TypeError, match="declares text"):
+    with pytest.raises(TypeError, match="text, which must be keyword-only"):
 
         @method(BROKERS)
         async def say(self: Contract, text: str) -> None: ...
 
 
-def test_a_service_that_is_not_what_its_contract_says_is_found_out() -> None:
-    class Sloppy(RpcService):
-        rpc_close = Store.rpc_close
+def test_a_class_with_some_handlers_only_or_with_other_arguments_cannot_be_defined() -> None:
+    with pytest.raises(TypeError, match="Unfinished has no handler for who"):
 
-        async def rpc_put(self, connection: RpcConnection, shelf: Shelf, items: list[str]) -> Stock: ...
+        class Unfinished(NoteContract):
+            def note(self, *, text: str) -> None: ...
 
-        def rpc_note(self, connection: RpcConnection, text: str) -> None: ...
+    with pytest.raises(TypeError, match=r"Sloppy\.put does not take the arguments"):
 
-        async def rpc_forgotten(self, connection: RpcConnection) -> None: ...
+        class Sloppy(ShelfContract):
+            async def put(self, *, shelf: Shelf, items: list[int], note: str | None = "none") -> Stock: ...
+            async def close(self) -> None: ...
 
-    class Unfinished(RpcService):
-        rpc_put, rpc_note = Store.rpc_put, Store.rpc_note
+    with pytest.raises(TypeError, match=r"Waiting\.note must not be async"):
 
-    assert disagreements(StoreContract, Store) == []
-    found = disagreements(StoreContract, Sloppy)
-    assert [line.split(" ")[0] for line in found] == ["rpc_forgotten", "rpc_note", "rpc_put", "rpc_put"]
-    assert disagreements(StoreContract, Unfinished) == ["close has no handler"]
+        class Waiting(Notes):
+            async def note(self, *, text: str) -> None: ...  # type: ignore[override]
+
+    with pytest.raises(TypeError, match="two parts that declare put"):
+
+        class Doubled(ShelfContract, Doubling): ...  # type: ignore[misc]
+
+
+class Doubling(Contract):
+    @method(BROKERS)
+    async def put(self) -> None: ...
+
+
+def test_each_method_has_a_handler_and_no_two_objects_have_one_method() -> None:
+    assert list(Store().handlers) == ["put", "close", "note", "who"]
+    with pytest.raises(TypeError, match="no object has close, put of StoreContract"):
+        handlers_of(StoreContract, Notes())
+    with pytest.raises(TypeError, match="Notes and another object have note"):
+        handlers_of(StoreContract, Notes(), Notes())
+    with pytest.raises(TypeError, match="ShelfContract does not declare note, which Notes has"):
+        handlers_of(ShelfContract, Notes())
+    with pytest.raises(TypeError, match="Nothing has no handler for put"):
+        handlers_of(ShelfContract, Nothing(Notes().note))
+
+
+class Nothing(ShelfContract):
+    """It overrides nothing, so its methods are those of a caller."""
+
+
+def test_the_meaning_of_a_method_stands_in_its_contract() -> None:
+    assert inspect.getdoc(Notes.note) == "Keep a text."

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from magnetar.actors.members.contracts_broker import BrokerContract
+from magnetar.actors.members.contracts_coordinator import CoordinatorContract
 from magnetar.protocol.errors import (
     CoordinatorUnavailable,
     InvalidConfiguration,
@@ -26,48 +28,52 @@ from magnetar.spark.reading.read_plan import Bounds
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from support.servers.coordination import eventually
-from support.servers.open_rpc import OpenService
+from support.servers.open_rpc import PartialService
 
 KEYS = RootKeys(b"s" * 32)
 LEDGER = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("bookie-1",)),), LedgerState.CLOSED, 9, 1000)
 FULL = "persistent://public/default/"
 
 
-class Coordinator(OpenService):
+class Coordinator(PartialService):
     """Knows `partitions` of topics, and who owns what."""
+
+    contract = CoordinatorContract
 
     def __init__(self, env: Environment) -> None:
         self.server = RpcServer(
             env, Identity("cluster", "coordinator", "coordinator", "1"), KEYS, self, frame_size_max=1 << 20
         )
         self.topics = {FULL + "flights": 3, FULL + "plain": 0}
-        self.brokers: list[dict[str, Any]] = []
+        self.listed_brokers: list[dict[str, Any]] = []
         self.listed_bookies: list[list[Any]] = [["bookie-1", "127.0.0.1", 1, True]]
         self.assign_errors: list[Exception] = []
 
-    async def rpc_partitions(self, connection: RpcConnection, topic: str, create: bool) -> int:
-        assert connection.peer.role == "reader"
+    async def partitions(self, *, topic: str, create: bool, caller: RpcConnection) -> int:
+        assert caller.peer.role == "reader"
         assert not create
         if topic not in self.topics:
             raise TopicNotFound(topic)
         return self.topics[topic]
 
-    async def rpc_assign(self, connection: RpcConnection, topic: str, create: bool) -> dict[str, Any]:
+    async def assign(self, *, topic: str, create: bool, caller: RpcConnection) -> dict[str, Any]:
         assert not create
         if self.assign_errors:
             raise self.assign_errors.pop(0)
-        incarnation = self.brokers[-1]["incarnation"] if self.brokers else "gone"
+        incarnation = self.listed_brokers[-1]["incarnation"] if self.listed_brokers else "gone"
         return {"broker": "broker-1", "incarnation": incarnation, "epoch": 1, "url": "pulsar://broker-1:6650"}
 
-    async def rpc_brokers(self, connection: RpcConnection) -> list[dict[str, Any]]:
-        return self.brokers
+    async def brokers(self) -> list[dict[str, Any]]:
+        return self.listed_brokers
 
-    async def rpc_bookies(self, connection: RpcConnection) -> list[list[Any]]:
+    async def bookies(self) -> list[list[Any]]:
         return self.listed_bookies
 
 
-class Broker(OpenService):
+class Broker(PartialService):
     """Plans ten entries of one ledger for every topic, and pins as a broker does."""
+
+    contract = BrokerContract
 
     def __init__(self, env: Environment, coordinator: Coordinator, incarnation: str) -> None:
         identity = Identity("cluster", "broker", "broker-1", incarnation)
@@ -81,7 +87,7 @@ class Broker(OpenService):
     async def start(self) -> None:
         host, port = await self.server.start("127.0.0.1", 0)
         identity = self.server.identity
-        self.coordinator.brokers = [
+        self.coordinator.listed_brokers = [
             {
                 "id": identity.node_id,
                 "incarnation": identity.incarnation,
@@ -92,7 +98,7 @@ class Broker(OpenService):
             }
         ]
 
-    async def rpc_plan_read(self, connection: RpcConnection, **arguments: Any) -> dict[str, Any]:
+    async def plan_read(self, **arguments: Any) -> dict[str, Any]:
         if self.errors:
             raise self.errors.pop(0)
         self.asked.append(arguments)
@@ -103,12 +109,12 @@ class Broker(OpenService):
             places["compacted"] = LEDGER.pack()
         return {**places, "partition": -1, "epoch": 1, "bookies": []}
 
-    async def rpc_prolong_pin(self, connection: RpcConnection, topic: str, pin: str, ttl_s: float) -> bool:
+    async def prolong_pin(self, *, topic: str, pin: str, ttl_s: float) -> bool:
         self.prolonged += (topic, pin) in self.pins
         assert self.pins[topic, pin] == ttl_s
         return True
 
-    async def rpc_unpin(self, connection: RpcConnection, topic: str, pin: str) -> None:
+    async def unpin(self, *, topic: str, pin: str) -> None:
         del self.pins[topic, pin]
 
 
@@ -231,11 +237,11 @@ async def test_a_topic_that_moves_is_asked_of_its_next_owner(harness: Harness) -
 
 
 async def test_a_broker_that_comes_back_as_a_new_incarnation_is_found(harness: Harness) -> None:
-    later, harness.coordinator.brokers = harness.coordinator.brokers, []
+    later, harness.coordinator.listed_brokers = harness.coordinator.listed_brokers, []
 
     async def return_later() -> None:
         await asyncio.sleep(0.2)
-        harness.coordinator.brokers = later
+        harness.coordinator.listed_brokers = later
 
     task = asyncio.create_task(return_later())
     async with harness.planner("plain") as planner:
@@ -244,7 +250,7 @@ async def test_a_broker_that_comes_back_as_a_new_incarnation_is_found(harness: H
 
 
 async def test_patience_ends(harness: Harness) -> None:
-    harness.coordinator.brokers = []
+    harness.coordinator.listed_brokers = []
     with pytest.raises(ServiceUnitNotReady):
         async with harness.planner("plain", timeout_s=0.3) as planner:
             await planner.plan()
