@@ -4,7 +4,7 @@ Every error of Magnetar is a `MagnetarError`. It carries a message for people an
 plain values for programs. All of them pickle (Ray carries them between processes) and travel over the internal RPC
 as a triple `(name, message, details)` through `error_to_wire` and `error_from_wire`.
 
-Class attributes say how an error looks to others, and what ends because of it. Subclasses inherit them:
+The head of each class says how an error looks to others, and what ends because of it. Subclasses inherit that:
 
 - `server_error`: the number of Pulsar's `ServerError` that a broker answers with. Several internal errors share one
   number.
@@ -42,6 +42,12 @@ class MagnetarError(Exception):
 
     details: dict[str, object]
 
+    def __init_subclass__(cls, **facts: int | str) -> None:
+        super().__init_subclass__()
+        for name, value in facts.items():
+            assert name in MagnetarError.__annotations__, name
+            setattr(cls, name, value)
+
     def __init__(self, message: str = "", /, **details: object) -> None:
         super().__init__(message)
         self.details = details
@@ -55,395 +61,272 @@ class MagnetarError(Exception):
         return self.message or type(self).__name__
 
 
-class UnknownError(MagnetarError):
+class UnknownError(MagnetarError, server_error=0, retriable=True):
     """The peer failed with an error that has no number of its own.
 
     What to do: Read the message, and the broker's log for the same time.
     """
 
-    server_error = 0
-    retriable = True
 
-
-class BrokerMetadataError(MagnetarError):
+class BrokerMetadataError(MagnetarError, server_error=1, retriable=True):
     """The broker could not read or write its metadata.
 
     What to do: Nothing: clients try again. If it lasts, check that the coordinator answers (`magnetar status`).
     """
 
-    server_error = 1
-    retriable = True
 
-
-class SubscriptionInUse(BrokerMetadataError):
+class SubscriptionInUse(BrokerMetadataError, http_status=412, flag="in_use"):
     """The subscription has consumers, so it is not deleted.
 
     What to do: Close its consumers first, or force the deletion.
     """
 
-    http_status = 412
-    flag = "in_use"
 
-
-class BrokerPersistenceError(MagnetarError):
+class BrokerPersistenceError(MagnetarError, server_error=2, retriable=True):
     """The broker could not store or read messages.
 
     What to do: Check with `magnetar status` that enough bookies are alive and that no disk is full.
     """
 
-    server_error = 2
-    retriable = True
 
-
-class AuthenticationError(MagnetarError):
+class AuthenticationError(MagnetarError, server_error=3, http_status=401):
     """The peer refused the credentials.
 
     What to do: Give the process the credentials of this cluster.
     """
 
-    server_error = 3
-    http_status = 401
 
-
-class AuthorizationError(MagnetarError):
+class AuthorizationError(MagnetarError, server_error=4, http_status=403):
     """The peer accepted the credentials, but they do not permit the call.
 
     What to do: Ask the operator for the permission, or use a call that your role permits.
     """
 
-    server_error = 4
-    http_status = 403
 
-
-class ConsumerBusy(MagnetarError):
+class ConsumerBusy(MagnetarError, server_error=5):
     """The subscription already has a consumer and admits no second one.
 
     What to do: Close the other consumer, subscribe under another name, or use ConsumerType.Shared on both.
     """
 
-    server_error = 5
 
-
-class ServiceUnitNotReady(MagnetarError):
+class ServiceUnitNotReady(MagnetarError, server_error=6, http_status=503, retriable=True):
     """The topic is being loaded or moved, or cannot be stored at the moment (ServiceNotReady).
 
     What to do: Nothing: clients try again until their time-out. If it lasts, run `magnetar status`.
     """
 
-    server_error = 6
-    http_status = 503
-    retriable = True
 
-
-class NoSuchListener(ServiceUnitNotReady):
+class NoSuchListener(ServiceUnitNotReady, flag="listener"):
     """The topic's broker has no address for the listener that the client names.
 
     What to do: Correct `listener_name`, or add the listener to `advertisedListeners` of all brokers.
     """
 
-    flag = "listener"
 
-
-class ProducerBlockedQuotaExceededError(MagnetarError):
+class ProducerBlockedQuotaExceededError(MagnetarError, server_error=7, retriable=True):
     """The backlog quota is used up, and the broker holds the producer's messages back.
 
     What to do: Consume the backlog, or raise the quota. Clients try again by themselves until their time-out.
     """
 
-    server_error = 7
-    retriable = True
 
-
-class ProducerBlockedQuotaExceededException(MagnetarError):
+class ProducerBlockedQuotaExceededException(MagnetarError, server_error=8):
     """The backlog quota is used up, and the broker refused the producer.
 
     What to do: Consume the backlog, or raise the quota, then create the producer again.
     """
 
-    server_error = 8
 
-
-class ChecksumError(MagnetarError):
+class ChecksumError(MagnetarError, server_error=9):
     """The CRC32C of an entry does not match its bytes.
 
     What to do: Send the message again. If it recurs, check the network and the memory of the machine.
     """
 
-    server_error = 9
 
-
-class UnsupportedVersionError(MagnetarError):
+class UnsupportedVersionError(MagnetarError, server_error=10):
     """The peer's protocol version lacks the requested feature.
 
     What to do: Upgrade the client or the broker, whichever is older.
     """
 
-    server_error = 10
 
-
-class TopicNotFound(MagnetarError):
+class TopicNotFound(MagnetarError, server_error=11, http_status=404):
     """The topic does not exist, and it may not be created.
 
     What to do: Check the name, create the topic, or set `allowAutoTopicCreation=true`.
     """
 
-    server_error = 11
-    http_status = 404
 
-
-class SubscriptionNotFound(MagnetarError):
+class SubscriptionNotFound(MagnetarError, server_error=12, http_status=404):
     """The subscription does not exist, and it may not be created.
 
     What to do: Check the name, create the subscription, or set `allowAutoSubscriptionCreation=true`.
     """
 
-    server_error = 12
-    http_status = 404
 
-
-class ConsumerNotFound(MagnetarError):
+class ConsumerNotFound(MagnetarError, server_error=13):
     """The connection has no consumer with that id.
 
     What to do: Subscribe again.
     """
 
-    server_error = 13
 
-
-class TooManyLookupRequestException(MagnetarError):
+class TooManyLookupRequestException(MagnetarError, server_error=14, http_status=429, retriable=True):
     """Too many requests are in flight (TooManyRequests).
 
     What to do: Wait and try again with fewer requests at a time, or raise `maxConcurrentLookupRequest`.
     """
 
-    server_error = 14
-    http_status = 429
-    retriable = True
 
-
-class TopicTerminated(MagnetarError):
+class TopicTerminated(MagnetarError, server_error=15):
     """The topic was terminated: it can be read, but not written.
 
     What to do: Publish to another topic.
     """
 
-    server_error = 15
 
-
-class ProducerBusy(MagnetarError):
+class ProducerBusy(MagnetarError, server_error=16):
     """Another producer with that name is connected.
 
     What to do: Close the other producer, choose another `producer_name`, or leave it out.
     """
 
-    server_error = 16
 
-
-class InvalidTopicName(MagnetarError, ValueError):
+class InvalidTopicName(MagnetarError, ValueError, server_error=17, http_status=412):
     """The text is not a topic name.
 
     What to do: Write `topic` or `persistent://tenant/namespace/topic`.
     """
 
-    server_error = 17
-    http_status = 412
 
-
-class IncompatibleSchema(MagnetarError):
+class IncompatibleSchema(MagnetarError, server_error=18, http_status=409):
     """The schema is incompatible with the topic's schemas.
 
     What to do: Use a schema that goes with the topic's, as the message says. Or change `schemaCompatibilityStrategy` of
         the namespace. A schema that is malformed is refused with this error, too.
     """
 
-    server_error = 18
-    http_status = 409
 
-
-class InvalidSchema(IncompatibleSchema):
+class InvalidSchema(IncompatibleSchema, http_status=422, flag="invalid"):
     """The definition of the schema is malformed.
 
     What to do: Correct the definition where the message says.
     """
 
-    http_status = 422
-    flag = "invalid"
 
-
-class ConsumerAssignError(MagnetarError):
+class ConsumerAssignError(MagnetarError, server_error=19):
     """The dispatcher could not place the consumer (for example overlapping sticky ranges).
 
     What to do: Subscribe with ranges of hashes that do not overlap.
     """
 
-    server_error = 19
 
-
-class TransactionCoordinatorNotFoundError(MagnetarError):
+class TransactionCoordinatorNotFoundError(MagnetarError, server_error=20):
     """No transaction coordinator with that id exists here.
 
     What to do: Transactions are not supported here. Another Pulsar: enable them.
     """
 
-    server_error = 20
 
-
-class InvalidTxnStatusError(MagnetarError):
+class InvalidTxnStatusError(MagnetarError, server_error=21):
     """The transaction's state does not permit the request.
 
     What to do: Transactions are not supported here. Another Pulsar: begin a new transaction.
     """
 
-    server_error = 21
 
-
-class NotAllowedError(MagnetarError):
+class NotAllowedError(MagnetarError, server_error=22, http_status=412):
     """The request is forbidden in this state or by a policy.
 
     What to do: Leave out the option or call that the message names.
     """
 
-    server_error = 22
-    http_status = 412
 
-
-class ConflictError(NotAllowedError):
+class ConflictError(NotAllowedError, http_status=409, flag="exists"):
     """Something that exists stands against the request.
 
     What to do: Use what exists, or remove it first.
     """
 
-    http_status = 409
-    flag = "exists"
 
-
-class ReservedName(NotAllowedError):
+class ReservedName(NotAllowedError, http_status=400, flag="reserved"):
     """The name is reserved for the system.
 
     What to do: Choose another name.
     """
 
-    http_status = 400
-    flag = "reserved"
 
-
-class TransactionConflict(MagnetarError):
+class TransactionConflict(MagnetarError, server_error=23):
     """Another transaction acknowledged the same message.
 
     What to do: Transactions are not supported here. Another Pulsar: abort and try again.
     """
 
-    server_error = 23
 
-
-class TransactionNotFound(MagnetarError):
+class TransactionNotFound(MagnetarError, server_error=24):
     """No transaction with that id is known.
 
     What to do: Transactions are not supported here. Another Pulsar: begin a new transaction.
     """
 
-    server_error = 24
 
-
-class ProducerFenced(MagnetarError):
+class ProducerFenced(MagnetarError, server_error=25):
     """A newer producer took the topic over, so this producer must stop.
 
     What to do: Close this producer. Create a new one only if this process must take the topic over again.
     """
 
-    server_error = 25
 
-
-# Indexed by number.
-SERVER_ERRORS: tuple[type[MagnetarError], ...] = (
-    UnknownError,
-    BrokerMetadataError,
-    BrokerPersistenceError,
-    AuthenticationError,
-    AuthorizationError,
-    ConsumerBusy,
-    ServiceUnitNotReady,
-    ProducerBlockedQuotaExceededError,
-    ProducerBlockedQuotaExceededException,
-    ChecksumError,
-    UnsupportedVersionError,
-    TopicNotFound,
-    SubscriptionNotFound,
-    ConsumerNotFound,
-    TooManyLookupRequestException,
-    TopicTerminated,
-    ProducerBusy,
-    InvalidTopicName,
-    IncompatibleSchema,
-    ConsumerAssignError,
-    TransactionCoordinatorNotFoundError,
-    InvalidTxnStatusError,
-    NotAllowedError,
-    TransactionConflict,
-    TransactionNotFound,
-    ProducerFenced,
-)
+SERVER_ERRORS: tuple[type[MagnetarError], ...] = tuple(MagnetarError.__subclasses__())
+"""Indexed by number: the classes above stand in the order of their numbers."""
 
 
 # ---- What happens on the client's side ----
 
 
-class Timeout(MagnetarError, TimeoutError):
+class Timeout(MagnetarError, TimeoutError, http_status=504, retriable=True):
     """The operation did not end within its time-out; it may have been executed.
 
     What to do: Try again. A message whose send timed out may be stored already; if you send it again, consumers may get
         it twice.
     """
 
-    http_status = 504
 
-    retriable = True
-
-
-class ConnectError(MagnetarError, ConnectionError):
+class ConnectError(MagnetarError, ConnectionError, retriable=True):
     """No connection could be made.
 
     What to do: Check the service URL and that the cluster runs (`magnetar status`).
     """
 
-    retriable = True
 
-
-class ConnectionClosed(MagnetarError, ConnectionError):
+class ConnectionClosed(MagnetarError, ConnectionError, retriable=True):
     """The connection ended while the operation waited for an answer.
 
     What to do: Try again: the client connects again by itself.
     """
 
-    retriable = True
 
-
-class NotConnected(MagnetarError, ConnectionError):
+class NotConnected(MagnetarError, ConnectionError, retriable=True):
     """There is no connection at the moment.
 
     What to do: Try again: the client connects again by itself.
     """
 
-    retriable = True
 
-
-class AlreadyClosed(MagnetarError):
+class AlreadyClosed(MagnetarError, http_status=503):
     """The client, producer, consumer or reader was closed.
 
     What to do: Create a new client, producer, consumer or reader.
     """
 
-    http_status = 503
 
-
-class InvalidConfiguration(MagnetarError, ValueError):
+class InvalidConfiguration(MagnetarError, ValueError, server_error=22, http_status=412):
     """An argument or option is impossible or contradicts another.
 
     What to do: Correct the argument that the message names.
     """
-
-    server_error = 22
-    http_status = 412
 
 
 class InvalidUrl(MagnetarError, ValueError):
@@ -453,14 +336,12 @@ class InvalidUrl(MagnetarError, ValueError):
     """
 
 
-class InvalidMessage(MagnetarError):
+class InvalidMessage(MagnetarError, server_error=22):
     """The message cannot be sent as it is, or a stored message cannot be decoded.
 
     What to do: Correct what the message names. For a received message: acknowledge it to skip it, or read it with
     another client.
     """
-
-    server_error = 22
 
 
 class SchemaSerializationError(InvalidMessage):
@@ -477,13 +358,11 @@ class CryptoError(MagnetarError):
     """
 
 
-class ReadError(MagnetarError):
+class ReadError(MagnetarError, retriable=True):
     """The connection failed while an answer was being read. For programs that catch it: here it is ConnectionClosed.
 
     What to do: Catch ConnectionClosed instead.
     """
-
-    retriable = True
 
 
 class Interrupted(MagnetarError):
@@ -521,13 +400,11 @@ class LookupError(MagnetarError):
     """
 
 
-class MessageTooBig(MagnetarError):
+class MessageTooBig(MagnetarError, server_error=22):
     """The message is larger than the broker accepts.
 
     What to do: Send less in one message, or raise `maxMessageSize` and `nettyMaxFrameSizeBytes`.
     """
-
-    server_error = 22
 
 
 class CompactionError(MagnetarError):
@@ -537,52 +414,42 @@ class CompactionError(MagnetarError):
     """
 
 
-class ProducerQueueIsFull(MagnetarError):
+class ProducerQueueIsFull(MagnetarError, retriable=True):
     """The producer has its maximum number of pending messages, and may not wait.
 
     What to do: Wait for receipts, raise `max_pending_messages`, or set `block_if_queue_full=True`.
     """
 
-    retriable = True
 
-
-class MemoryBufferIsFull(MagnetarError):
+class MemoryBufferIsFull(MagnetarError, retriable=True):
     """The client's memory limit is reached, and the producer may not wait.
 
     What to do: Wait for receipts, raise the client's `memory_limit_bytes`, or set `block_if_queue_full=True`.
     """
 
-    retriable = True
 
-
-class OperationNotSupported(MagnetarError):
+class OperationNotSupported(MagnetarError, server_error=22):
     """The operation does not exist for this kind of topic, subscription or producer.
 
     What to do: Leave out the option that the message names, or use another call.
     """
 
-    server_error = 22
 
-
-class CumulativeAcknowledgementNotAllowedError(MagnetarError):
+class CumulativeAcknowledgementNotAllowedError(MagnetarError, server_error=22):
     """The subscription type has no cumulative acknowledgement.
 
     What to do: Acknowledge each message, or subscribe with ConsumerType.Exclusive.
     """
 
-    server_error = 22
-
 
 # ---- Bytes ----
 
 
-class ProtocolError(MagnetarError):
+class ProtocolError(MagnetarError, server_error=22):
     """The peer, or a disk, delivered bytes that do not follow the format.
 
     What to do: Check that the peer speaks Pulsar's protocol, and that no proxy changes its bytes.
     """
-
-    server_error = 22
 
 
 class FrameTooLarge(ProtocolError):
@@ -630,26 +497,19 @@ class SparkUnavailable(MagnetarError):
     """
 
 
-class CoordinatorUnavailable(MagnetarError):
+class CoordinatorUnavailable(MagnetarError, server_error=6, http_status=503, retriable=True):
     """No coordinator answers at the moment.
 
     What to do: Nothing: Ray restarts the coordinator. If it lasts, read `logs/coordinator.log` in the data
     directory.
     """
 
-    server_error = 6
-    http_status = 503
-    retriable = True
 
-
-class StaleEpoch(MagnetarError):
+class StaleEpoch(MagnetarError, server_error=6, ends_topic=True):
     """The caller's epoch was superseded by a newer one.
 
     What to do: Nothing: a newer owner or coordinator has taken over.
     """
-
-    server_error = 6
-    ends_topic = True
 
 
 class DirectoryLocked(MagnetarError):
@@ -666,22 +526,18 @@ class CookieMismatch(MagnetarError):
     """
 
 
-class DiskFull(MagnetarError):
+class DiskFull(MagnetarError, server_error=2):
     """The disk has no space left for the write.
 
     What to do: Free space on the disk that the message names.
     """
 
-    server_error = 2
 
-
-class StorageFailed(MagnetarError):
+class StorageFailed(MagnetarError, server_error=2):
     """The disk failed a write or a sync, so its content can no longer be trusted.
 
     What to do: Check the disk. The bookie has ended and is started again.
     """
-
-    server_error = 2
 
 
 class SettingError(MagnetarError, ValueError):
@@ -701,50 +557,39 @@ class RpcError(MagnetarError):
     """
 
 
-class RpcTimeout(RpcError):
+class RpcTimeout(RpcError, retriable=True):
     """The peer did not answer in time; the call may have been executed.
 
     What to do: Try again; read first whether the call was executed.
     """
 
-    retriable = True
 
-
-class RpcDisconnected(RpcError):
+class RpcDisconnected(RpcError, retriable=True):
     """The connection ended before the answer; the call may have been executed.
 
     What to do: Try again; read first whether the call was executed.
     """
 
-    retriable = True
 
-
-class HandshakeRefused(RpcError):
+class HandshakeRefused(RpcError, server_error=3):
     """The peer belongs to another cluster, is another node, or does not have the cluster's secret.
 
     What to do: Check that both processes belong to this cluster and were started from its data directory.
     """
 
-    server_error = 3
 
-
-class LedgerError(MagnetarError):
+class LedgerError(MagnetarError, server_error=2):
     """The root of the errors of ledgers and bookies.
 
     What to do: Read the class and the message of the one that came.
     """
 
-    server_error = 2
 
-
-class LedgerFenced(LedgerError):
+class LedgerFenced(LedgerError, server_error=6, ends_topic=True):
     """Another owner fenced the ledger, so this writer must stop.
 
     What to do: Nothing: the topic's new owner serves it, and clients look it up again.
     """
-
-    server_error = 6
-    ends_topic = True
 
 
 class NoSuchLedger(LedgerError):
@@ -768,24 +613,18 @@ class LedgerClosed(LedgerError):
     """
 
 
-class NotEnoughBookies(LedgerError):
+class NotEnoughBookies(LedgerError, server_error=6, http_status=503, retriable=True):
     """Fewer bookies are usable than the ack quorum needs.
 
     What to do: Start the missing bookies or add some; check for full disks with `magnetar status`.
     """
 
-    server_error = 6
-    http_status = 503
-    retriable = True
 
-
-class EntryUnknown(LedgerError):
+class EntryUnknown(LedgerError, retriable=True):
     """It is unknown whether the entry exists: a time-out, a lost connection, or a bookie in limbo.
 
     What to do: Nothing: the reader tries again. If it lasts, start the missing bookies.
     """
-
-    retriable = True
 
 
 class EntryCorrupt(LedgerError):
@@ -811,34 +650,25 @@ class ForeignLedger(LedgerError):
     """
 
 
-class BookieReadOnly(LedgerError):
+class BookieReadOnly(LedgerError, server_error=6, retriable=True):
     """The bookie is read-only, because its disk is full or has failed.
 
     What to do: Free space on the bookie's disk: remove other files, or consume or delete the topics that fill it.
     """
 
-    server_error = 6
-    retriable = True
 
-
-class BookieUnavailable(LedgerError):
+class BookieUnavailable(LedgerError, server_error=6, retriable=True):
     """The bookie cannot be reached or is overloaded.
 
     What to do: Check that the bookie runs (`magnetar status`) and that its disk keeps up.
     """
 
-    server_error = 6
-    retriable = True
 
-
-class RecoveryFailed(LedgerError):
+class RecoveryFailed(LedgerError, server_error=6, retriable=True):
     """Recovery could not find the end of a ledger with the bookies that answered.
 
     What to do: Start the missing bookies. The broker tries again by itself.
     """
-
-    server_error = 6
-    retriable = True
 
 
 class LedgerInDoubt(RecoveryFailed):
@@ -851,22 +681,18 @@ class LedgerInDoubt(RecoveryFailed):
 # ---- Metadata ----
 
 
-class MetadataError(MagnetarError):
+class MetadataError(MagnetarError, server_error=1):
     """The root of all errors of the metadata store.
 
     What to do: Read the class and the message of the one that came.
     """
 
-    server_error = 1
 
-
-class BadVersion(MetadataError):
+class BadVersion(MetadataError, http_status=409):
     """Compare-and-set found another version of the record: another writer was faster.
 
     What to do: Read the record again and repeat the change.
     """
-
-    http_status = 409
 
 
 class KeyExists(BadVersion):
@@ -876,34 +702,25 @@ class KeyExists(BadVersion):
     """
 
 
-class NoSuchKey(MetadataError):
+class NoSuchKey(MetadataError, http_status=404):
     """The key does not exist.
 
     What to do: Check the name.
     """
 
-    http_status = 404
 
-
-class ConditionFailed(MetadataError):
+class ConditionFailed(MetadataError, server_error=6, retriable=True):
     """Another record, on which the write depends, has changed. Nothing was executed.
 
     What to do: Nothing: the caller reads both records again and decides again.
     """
 
-    server_error = 6
-    retriable = True
 
-
-class MetadataUnavailable(MetadataError):
+class MetadataUnavailable(MetadataError, server_error=6, http_status=503, retriable=True):
     """The metadata store cannot be reached. Nothing was executed.
 
     What to do: Check the disk of the coordinator, or PostgreSQL.
     """
-
-    server_error = 6
-    http_status = 503
-    retriable = True
 
 
 class OutcomeUnknown(MetadataError):
