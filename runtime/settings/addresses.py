@@ -41,14 +41,12 @@ class AddressSettings:
 
     advertised_address: str = setting(
         ADDRESS,
-        "pulsar",
         "",
         "Host name or IP address that a broker tells clients, in place of the address of its node. " + _PLACEHOLDERS,
         original="the host's canonical name; the address of a Ray node can be reached without DNS",
     )
     advertised_listeners: str = setting(
         LISTENERS,
-        "pulsar",
         "",
         "Addresses of a broker by the name of a listener: name:pulsar://host:port, several separated by commas. "
         "Clients choose one by its name. With name:pulsar+proxy://host:port brokers forward to each other. "
@@ -56,43 +54,36 @@ class AddressSettings:
     )
     internal_listener_name: str = setting(
         INTERNAL,
-        "pulsar",
         "",
         "The listener for clients that name none. By default it is the first of advertisedListeners that does not "
         "forward.",
     )
     bind_addresses: str = setting(
         BINDS,
-        "pulsar",
         "",
         "Further addresses that a broker listens on: name:pulsar://host:port, several separated by commas. Clients "
         "that connect there and name no listener get that one. " + _PLACEHOLDERS,
     )
     proxy_connections_max: int = setting(
         "brokerProxyMaxConnections",
-        "magnetar",
         1_000,
         "Connections that one broker forwards to other brokers at the same time; 0 = it forwards none.",
-        minimum=0,
-        maximum=1 << 20,
+        within=(0, 1 << 20),
         hostile=2,
+        origin="magnetar",
     )
     proxy_connect_timeout_ms: int = setting(
         "brokerProxyConnectTimeoutMs",
-        "pulsar",
         10_000,
         "When a broker forwards, connecting to the other broker fails after this long.",
-        minimum=1,
-        maximum=600_000,
+        within=(1, 600_000),
     )
     proxy_read_timeout_ms: int = setting(
         "brokerProxyReadTimeoutMs",
-        "pulsar",
         75_000,
         "A broker ends a forwarded connection on which neither side has sent anything for this long, but not before "
         "three keepAliveIntervalSeconds.",
-        minimum=1,
-        maximum=86_400_000,
+        within=(1, 86_400_000),
     )
 
     def check_addresses(self) -> None:

@@ -11,7 +11,6 @@ class DeduplicationSettings:
 
     deduplication_enabled: bool = setting(
         "brokerDeduplicationEnabled",
-        "pulsar",
         False,
         "Store each message of a producer name once, however often it is sent. The default for namespaces without this "
         "policy.",
@@ -19,37 +18,29 @@ class DeduplicationSettings:
     )
     deduplication_entries_interval: int = setting(
         "brokerDeduplicationEntriesInterval",
-        "pulsar",
         1000,
         "Deduplication takes a snapshot of its sequence ids after so many entries. Loading a topic reads the entries "
         "behind the last snapshot.",
-        minimum=1,
-        maximum=1 << 31,
+        within=(1, 1 << 31),
         hostile=2,
     )
     deduplication_snapshot_interval_s: int = setting(
         "brokerDeduplicationSnapshotIntervalSeconds",
-        "pulsar",
         120,
         "It takes a snapshot at the latest so long after an entry; 0 = no such limit. The default for namespaces "
         "without this policy.",
-        minimum=0,
-        maximum=1 << 31,
+        within=(0, 1 << 31),
         hostile=1,
     )
     deduplication_producers_max: int = setting(
         "brokerDeduplicationMaxNumberOfProducers",
-        "pulsar",
         10_000,
         "Producer names that a snapshot has. Of more names, those that were in use last are kept.",
-        minimum=1,
-        maximum=1 << 24,
+        within=(1, 1 << 24),
     )
     deduplication_producer_inactivity_timeout_minutes: int = setting(
         "brokerDeduplicationProducerInactivityTimeoutMinutes",
-        "pulsar",
         360,
         "Deduplication forgets the name of a producer that is disconnected for so long.",
-        minimum=1,
-        maximum=1 << 24,
+        within=(1, 1 << 24),
     )

@@ -11,134 +11,105 @@ class KeepingSettings:
 
     retention_minutes: float = setting(
         "defaultRetentionTimeInMinutes",
-        "pulsar",
         0,
         "A topic keeps acknowledged messages for this long; -1 = for ever. 0 for time and size together = not at all. "
         "The default for namespaces without the policy retention.",
-        minimum=-1,
-        maximum=1 << 31,
+        within=(-1, 1 << 31),
     )
     retention_size_mb: int = setting(
         "defaultRetentionSizeInMB",
-        "pulsar",
         0,
         "A topic keeps acknowledged messages up to this size in all; -1 = however much it is.",
-        minimum=-1,
-        maximum=(1 << 63) - 1,
+        within=(-1, (1 << 63) - 1),
     )
     message_ttl_s: int = setting(
         "ttlDurationDefaultInSeconds",
-        "pulsar",
         0,
         "Messages that were published longer ago count as acknowledged; 0 = never. The default for namespaces without "
         "the policy message_ttl_in_seconds.",
-        minimum=0,
-        maximum=(1 << 31) - 1,
+        within=(0, (1 << 31) - 1),
     )
     message_expiry_check_interval_minutes: float = setting(
         "messageExpiryCheckIntervalInMinutes",
-        "pulsar",
         5,
         "The broker looks for messages that have expired this often.",
-        minimum=0.0001,
-        maximum=1 << 20,
+        within=(0.0001, 1 << 20),
     )
     backlog_quota_check_enabled: bool = setting(
         "backlogQuotaCheckEnabled",
-        "pulsar",
         True,
         "Look for topics whose backlog exceeds a quota. Without it, producers that come are refused all the same.",
     )
     backlog_quota_check_interval_s: float = setting(
         "backlogQuotaCheckIntervalInSeconds",
-        "pulsar",
         60,
         "The broker looks for topics whose backlog exceeds a quota this often.",
-        minimum=0.01,
-        maximum=1 << 20,
+        within=(0.01, 1 << 20),
     )
     backlog_quota_bytes: int = setting(
         "backlogQuotaDefaultLimitBytes",
-        "pulsar",
         -1,
         "Bytes that the slowest subscription of a topic may be behind; below 0 = no bound. The default for namespaces "
         "without a backlog quota.",
-        minimum=-1,
-        maximum=(1 << 63) - 1,
+        within=(-1, (1 << 63) - 1),
     )
     backlog_quota_gb: float = setting(
         "backlogQuotaDefaultLimitGB",
-        "pulsar",
         -1,
         "The same in GB; counts before backlogQuotaDefaultLimitBytes if it is above 0.",
-        minimum=-1,
-        maximum=1 << 32,
+        within=(-1, 1 << 32),
     )
     backlog_quota_time_s: int = setting(
         "backlogQuotaDefaultLimitSecond",
-        "pulsar",
         -1,
         "Seconds that the oldest message that is not acknowledged may be old; 0 or less = no bound.",
-        minimum=-1,
-        maximum=(1 << 31) - 1,
+        within=(-1, (1 << 31) - 1),
     )
     backlog_quota_policy: str = setting(
         "backlogQuotaDefaultRetentionPolicy",
-        "pulsar",
         "producer_request_hold",
         "What the broker does where these defaults are exceeded.",
         choices=("producer_request_hold", "producer_exception", "consumer_backlog_eviction"),
     )
     inactive_topics_deletion_enabled: bool = setting(
         "brokerDeleteInactiveTopicsEnabled",
-        "pulsar",
         True,
         "Delete topics that nobody uses. The default for namespaces without the policy inactive_topic_policies.",
     )
     inactive_topics_check_interval_s: float = setting(
         "brokerDeleteInactiveTopicsFrequencySeconds",
-        "pulsar",
         60,
         "The broker looks for topics that nobody uses this often.",
-        minimum=0.01,
-        maximum=1 << 20,
+        within=(0.01, 1 << 20),
     )
     inactive_topics_max_s: int = setting(
         "brokerDeleteInactiveTopicsMaxInactiveDurationSeconds",
-        "pulsar",
         0,
         "A topic that nobody has used for this long is deleted; 0 = brokerDeleteInactiveTopicsFrequencySeconds.",
-        minimum=0,
-        maximum=(1 << 31) - 1,
+        within=(0, (1 << 31) - 1),
         original="none; it means the same",
     )
     inactive_topics_delete_mode: str = setting(
         "brokerDeleteInactiveTopicsMode",
-        "pulsar",
         "delete_when_no_subscriptions",
         "What keeps a topic, beside producers: every subscription, or one that has a backlog.",
         choices=("delete_when_no_subscriptions", "delete_when_subscriptions_caught_up"),
     )
     inactive_partitioned_topics_deletion_enabled: bool = setting(
         "brokerDeleteInactivePartitionedTopicMetadataEnabled",
-        "pulsar",
         False,
         "Delete partitioned topics, too, when nobody uses any of their partitions.",
     )
     subscription_expiration_minutes: int = setting(
         "subscriptionExpirationTimeMinutes",
-        "pulsar",
         0,
         "A durable subscription that has had no consumer for this long is deleted; 0 = never. The default for "
         "namespaces without the policy subscription_expiration_time_minutes.",
-        minimum=0,
-        maximum=(1 << 31) - 1,
+        within=(0, (1 << 31) - 1),
     )
     subscription_expiry_check_interval_minutes: float = setting(
         "subscriptionExpiryCheckIntervalInMinutes",
-        "pulsar",
         5,
         "The broker looks for subscriptions that have expired this often.",
-        minimum=0.0001,
-        maximum=1 << 20,
+        within=(0.0001, 1 << 20),
     )

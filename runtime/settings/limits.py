@@ -11,42 +11,38 @@ class TopicListSettings:
 
     pattern_evaluation_enabled: bool = setting(
         "enableBrokerSideSubscriptionPatternEvaluation",
-        "pulsar",
         True,
         "Whether brokers match the patterns of consumers with the names of topics. If not, clients match them, and "
         "brokers refuse topic list watchers.",
     )
     topic_watchers_enabled: bool = setting(
         "enableBrokerTopicListWatcher",
-        "pulsar",
         True,
         "Whether brokers offer clients topic list watchers: news of topics that are created and deleted.",
     )
     pattern_max_chars: int = setting(
         "subscriptionPatternMaxLength",
-        "pulsar",
         50,
         "Characters of the longest pattern that brokers match. Brokers refuse watchers with a longer one, and answer "
         "with all topics when a client asks for a list with a longer one.",
-        minimum=0,
-        maximum=1 << 16,
+        within=(0, 1 << 16),
     )
 
 
 def _bound(name: str, doc: str) -> int:
-    return setting(name, "pulsar", 0, f"{doc}; 0 = no bound.", minimum=0, maximum=1 << 31)
+    return setting(name, 0, f"{doc}; 0 = no bound.", within=(0, 1 << 31))
 
 
 def _default(name: str, doc: str) -> int:
     """A bound that is the default of a policy."""
     text = f"{doc}; 0 = no bound. The default for namespaces without this policy."
-    return setting(name, "pulsar", 0, text, minimum=0, maximum=1 << 31)
+    return setting(name, 0, text, within=(0, 1 << 31))
 
 
 def _rate(name: str, doc: str) -> int:
     """A rate that is the default of a policy."""
     text = f"{doc}; 0 = no limit. The default for namespaces without this policy."
-    return setting(name, "pulsar", 0, text, minimum=0, maximum=1 << 62)
+    return setting(name, 0, text, within=(0, 1 << 62))
 
 
 @dataclass(frozen=True)
@@ -85,24 +81,19 @@ class ClientLimitSettings:
     )
     subscribe_rate_per_consumer: int = setting(
         "subscribeThrottlingRatePerConsumer",
-        "pulsar",
         0,
         "How often the same consumer may subscribe in a period; 0 = no limit. The default for namespaces without this "
         "policy.",
-        minimum=0,
-        maximum=(1 << 31) - 1,
+        within=(0, (1 << 31) - 1),
     )
     subscribe_rate_period_s: int = setting(
         "subscribeRatePeriodPerConsumerInSecond",
-        "pulsar",
         30,
         "The period of subscribeThrottlingRatePerConsumer, in seconds.",
-        minimum=1,
-        maximum=(1 << 31) - 1,
+        within=(1, (1 << 31) - 1),
     )
     dispatch_rate_relative: bool = setting(
         "dispatchThrottlingRateRelativeToPublishRate",
-        "pulsar",
         False,
         "Whether the settings of dispatch rates say how much more may be given out than is published at the time.",
     )

@@ -54,20 +54,20 @@ _UNITS = {"bytes": "bytes", "mb": "MB", "ms": "ms", "s": "s", "minutes": "min", 
 
 def setting(
     name: str,
-    origin: Origin,
     default: DefaultValue,
     doc: str,
     *,
-    minimum: float | None = None,
-    maximum: float | None = None,
+    within: tuple[float, float] | tuple[None, None] = (None, None),
     hostile: DefaultValue | None = None,
     choices: tuple[str, ...] = (),
+    origin: Origin = "pulsar",
     original: str = "",
 ) -> DefaultValue:
     """Declare a field of `Settings`.
 
-    `origin` says whose setting it is. `original` is the default there, if ours differs. `hostile` is a legal value that
-    makes trouble likely (tiny buffers, short time-outs); the simulator draws from it.
+    A number lies `within` two bounds. `origin` says whose setting it is. `original` is the default there, if ours
+    differs. `hostile` is a legal value that makes trouble likely (tiny buffers, short time-outs); the simulator draws
+    from it.
     """
     return dataclasses.field(
         default=default,
@@ -76,8 +76,8 @@ def setting(
             "origin": origin,
             "original": original,
             "doc": doc,
-            "minimum": minimum,
-            "maximum": maximum,
+            "minimum": within[0],
+            "maximum": within[1],
             "hostile": hostile,
             "choices": choices,
         },

@@ -25,7 +25,6 @@ PARAMETERS: dict[str, int] = {
     "client/producing/topic_producer.py:outgoing": 10,
     "runtime/rpc/connection.py:__init__": 10,
     "runtime/rpc/connection.py:rpc_connect": 9,
-    "runtime/settings/text.py:setting": 9,
     "spark/reading/frame.py:read_topic": 10,
     "storage/bookie/journal.py:__init__": 12,
 }
