@@ -205,12 +205,10 @@ def ack(
 
 
 def ping() -> bytes:
-    """PING."""
     return _PING
 
 
 def pong() -> bytes:
-    """PONG."""
     return _PONG
 
 

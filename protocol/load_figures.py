@@ -31,7 +31,6 @@ class Rates(NamedTuple):
         return load_of(self)
 
     def plus(self, other: "Rates") -> "Rates":
-        """The sum."""
         return Rates(*(one + another for one, another in zip(self, other, strict=True)))
 
 

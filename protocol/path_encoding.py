@@ -16,8 +16,6 @@ _BROKEN_ESCAPE = re.compile("%(?![0-9a-fA-F]{2})")
 
 
 class PathEncoding(Enum):
-    """See the module."""
-
     PATH = "path"
     FORM = "form"
     FORM_IN_PATH = "form in path"
@@ -43,7 +41,6 @@ _OTHERS = {"topic": PathEncoding.FORM, "subscription": PathEncoding.FORM_IN_PATH
 
 
 def encoding_of(parameter: str) -> PathEncoding:
-    """The encoding of a parameter of a path, by its name."""
     return _OTHERS.get(parameter, PathEncoding.PATH)
 
 

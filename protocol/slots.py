@@ -56,11 +56,9 @@ def slot_of(topic: TopicName, slots: int) -> int:
 
 
 def page_of(slot: int, slots: int) -> int:
-    """The page that holds a slot."""
     return slot * PAGES // slots
 
 
 def slots_of_page(page: int, slots: int) -> range:
-    """The slots that a page holds."""
     size = slots // PAGES
     return range(page * size, (page + 1) * size)

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ProducerFigures:
-    """One producer session."""
-
     producer_id: int
     name: str
     access_mode: str
@@ -175,8 +173,6 @@ class TopicFigures:
 
 @dataclass(frozen=True, slots=True)
 class LedgerFigures:
-    """One ledger of a topic."""
-
     ledger_id: int
     entries: int
     size_bytes: int

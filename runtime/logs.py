@@ -30,8 +30,6 @@ def one_line(text: str) -> str:
 
 
 class LineFormatter(logging.Formatter):
-    """See the module."""
-
     def __init__(self, text: str = FORMAT) -> None:
         super().__init__(text)
 

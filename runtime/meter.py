@@ -27,7 +27,6 @@ class Meter:
         self._marks: list[tuple[float, int, int]] | None = None  # (time, messages, bytes), oldest first, at most two
 
     def add(self, messages: int, size_bytes: int, entries: int = 1) -> None:
-        """Count."""
         self.messages += messages
         self.bytes += size_bytes
         self.entries += entries

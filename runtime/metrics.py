@@ -68,7 +68,6 @@ class CopiedCounter(Collector):
         return [CounterMetricFamily(self._name, self._description, labels=self._labels)]
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        """Its samples."""
         family = CounterMetricFamily(self._name, self._description, labels=self._labels)
         for value, count in self._counts.items():
             family.add_metric([*self._values, *([value] if self._has_label else [])], count)

@@ -9,8 +9,6 @@ from contextlib import asynccontextmanager
 
 
 class NamedLocks:
-    """See the module."""
-
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         """With the number of callers that hold the lock or wait for it."""

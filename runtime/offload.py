@@ -69,8 +69,6 @@ class Offload(Protocol):
 
 
 class ThreadLane(Lane):
-    """A lane on a real thread."""
-
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
         self._work: queue.SimpleQueue[tuple[Callable[..., object], tuple[object, ...], LaneCallback] | None] = (

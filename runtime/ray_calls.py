@@ -38,8 +38,6 @@ class ActorCalls:
 
 
 class RayNode(TypedDict):
-    """A node of Ray, as Ray describes it."""
-
     NodeID: str
     Alive: bool
     NodeManagerAddress: str
@@ -179,7 +177,6 @@ def shutdown() -> None:
 
 
 def named_actors() -> list[str]:
-    """Names of all named actors of ours."""
     from ray.util import list_named_actors
 
     found = cast("list[dict[str, str]]", list_named_actors(all_namespaces=True))

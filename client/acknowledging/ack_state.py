@@ -33,8 +33,6 @@ LEDGERS_MAX = 256
 
 
 class Acknowledgements:
-    """See the module."""
-
     def __init__(self, index_acks: bool = False) -> None:
         self._index_acks = index_acks
         self._parts: dict[Position, int] = {}

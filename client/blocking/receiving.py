@@ -96,7 +96,6 @@ class Listener:
         self._going.clear()
 
     def resume(self) -> None:
-        """Go on."""
         self._going.set()
 
     def stop(self) -> None:

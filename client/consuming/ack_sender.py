@@ -142,7 +142,6 @@ class ConsumerAcks:
     # ---- From the application, any thread ----
 
     def acknowledge(self, message: Message | MessageId) -> None:
-        """One message is done."""
         self._collected.append(message)
         if not self._told:
             self._told = True

@@ -104,7 +104,6 @@ class IncompleteMessages:
         return len(self._by_uuid)
 
     def arrive(self, entry: ReceivedEntry, now_s: float) -> ChunkOutcome:
-        """A chunk came."""
         metadata = entry.metadata
         uuid, index, count = metadata.uuid, metadata.chunk_id, metadata.num_chunks_from_msg
         if not uuid or not 0 <= index < count or metadata.total_chunk_msg_size < 0:

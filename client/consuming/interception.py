@@ -21,8 +21,6 @@ logger = logging.getLogger(__name__)
 
 
 class ConsumerInterception:
-    """See the module."""
-
     def __init__(
         self, interceptors: Sequence[ConsumerInterceptor], several_topics: bool, describe: Callable[[], str]
     ) -> None:

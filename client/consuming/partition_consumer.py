@@ -195,8 +195,6 @@ def entry_kind(core: Core, configuration: ConsumerConfiguration) -> type[Receive
 
 
 class EntryWithSchema(ReceivedEntry):
-    """An entry of a consumer with a schema."""
-
     __slots__ = ("writer",)
 
     writer: SchemaInfo | MagnetarError | None
@@ -621,7 +619,6 @@ class PartitionConsumer:
     # ---- In ----
 
     def message(self, command: CommandMessage, entry: bytes) -> None:
-        """An entry came."""
         if self._epoch and command.HasField("consumer_epoch") and command.consumer_epoch < self._epoch:
             # Sent before the broker knew of the redelivery. What was thrown away for that lies before it and comes
             # later: an application that went on here and acknowledged cumulatively would never see it.

@@ -60,7 +60,6 @@ class ReceiveCounts:
         self.bytes -= payload_bytes(messages)
 
     def end_interval(self, now_s: float, waiting: Waiting, acks: tuple[int, int]) -> None:
-        """The interval has ended."""
         self._interval.end(now_s, self._counts(waiting, acks))
 
     def figures(self, now_s: float, waiting: Waiting, acks: tuple[int, int]) -> ReceiveFigures:
@@ -74,7 +73,6 @@ class ReceiveCounts:
 
 
 def payload_bytes(messages: Sequence[Message]) -> int:
-    """The bytes of all their payloads."""
     if isinstance(messages, Opened):
         return len(messages) * len(messages.payloads[0])  # they are of one size, or it would not be `Opened`
     return sum(map(len, map(_payload_of, messages)))

@@ -32,12 +32,10 @@ class TableState:
             return len(self._values)
 
     def get(self, key: str) -> object:
-        """The value of a key."""
         with self._lock:
             return self._values.get(key)
 
     def apply(self, message: Message) -> None:
-        """A message came."""
         key = message.partition_key()
         if not key:
             return

@@ -340,7 +340,6 @@ class TopicConsumer:
     # ---- Acknowledgement, any thread ----
 
     def acknowledge(self, message: Message | MessageId) -> None:
-        """One message is done."""
         if type(message) is Message and message[0].source in self._ours and not self._closed:
             # One of ours is a PartitionConsumer. To say so in a way that costs something would cost it per message.
             message[0].source.acks.acknowledge(message)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

@@ -305,8 +305,6 @@ JOINED_AT_ONCE_MAX = 100
 
 
 class TopicDiscovery:
-    """See the module."""
-
     def __init__(
         self, core: Core, configuration: ConsumerConfiguration, topics: TopicSet, also: Sequence[str] = ()
     ) -> None:

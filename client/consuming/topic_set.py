@@ -128,7 +128,6 @@ class TopicSet:
         await asyncio.gather(*[consumer.close() for consumer in gone])
 
     async def close(self) -> None:
-        """Close all consumers."""
         self.closed = True
         await asyncio.gather(*[consumer.close() for consumer in self.consumers])
 

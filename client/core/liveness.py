@@ -74,8 +74,6 @@ EAGER_QUESTIONS = 10
 
 
 class LivenessState(enum.Enum):
-    """See the module."""
-
     RESTING = enum.auto()
     WATCHING = enum.auto()
     ASKED = enum.auto()
@@ -221,7 +219,6 @@ class Liveness:
         self._look_at(self._since + self._silence_s)
 
     def ponged(self) -> None:
-        """A PONG has come."""
         self.pongs += 1
         if self._pong is not None and self.pongs >= self._awaited_pong:
             self._pong.set()
@@ -232,7 +229,6 @@ class Liveness:
         return self.state is _DOUBTED
 
     def end(self) -> None:
-        """The connection has ended."""
         if self.state is not _ENDED:
             self._become(_ENDED)
         self.resting = False

@@ -91,7 +91,6 @@ class InterceptedCallback(Failing):
             self._callback(result, message_id)
 
     def fail(self, error: MagnetarError) -> None:
-        """As in Failing."""
         self._interception.outcome(self._message, None, error)
         if isinstance(self._callback, Failing):
             self._callback.fail(error)

@@ -17,8 +17,6 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerStatistics:
-    """See the module."""
-
     def __init__(self, core: Core, producer: "TopicProducer") -> None:
         self._core = core
         self._producer = producer

@@ -37,7 +37,6 @@ class SendCounts:
         self.bytes += size_bytes
 
     def receipt(self, latency_s: float) -> None:
-        """An entry has its receipt."""
         self.receipts += 1
         self._latencies.add(latency_s)
 
@@ -47,7 +46,6 @@ class SendCounts:
         self._interval.end(now_s, self._counts(refused))
 
     def figures(self, now_s: float, refused: int, pending: int) -> SendFigures:
-        """What is known now."""
         counts = self._counts(refused)
         last, last_s = self._interval.last(now_s, counts)
         return SendFigures(counts, self._interval.since(counts), last, last_s, self._latencies.last(), pending)

@@ -55,8 +55,6 @@ def is_record(kind: type) -> bool:
 
 
 class RecordShape(ValueShape):
-    """One class of records."""
-
     def __init__(self, kind: type) -> None:
         self._kind = kind
         self._class = cast(_RecordClass, kind)

@@ -189,8 +189,6 @@ class Number(ValueShape):
 
 
 class Members(ValueShape):
-    """One member of an enumeration."""
-
     def __init__(self, kind: type[Enum]) -> None:
         self.kind = kind
         self._expected = f"a member of {kind.__name__}"
@@ -223,8 +221,6 @@ def plain_member(member: Enum, text: bool) -> object:
 
 
 class Items(ValueShape):
-    """A list."""
-
     def __init__(self, item: ValueShape) -> None:
         self.item = item
 
@@ -299,8 +295,6 @@ class Optional(ValueShape):
 
 
 class RecordField:
-    """One field of a record."""
-
     __slots__ = ("default", "name", "shape")
 
     def __init__(self, name: str, shape: ValueShape, default: object = MISSING) -> None:

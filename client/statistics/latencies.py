@@ -24,7 +24,6 @@ class Latencies:
         self._whole: tuple[dict[int, int], float] | None = None
 
     def add(self, latency_s: float) -> None:
-        """Count one."""
         if latency_s > self._max_s:
             self._max_s = latency_s
         number = int(latency_s * 1_000_000)

@@ -35,5 +35,4 @@ WITHOUT_COMMAND = {
 
 
 def of_noun(noun: str) -> list[Command]:
-    """The commands of a noun."""
     return [command for command in COMMANDS if command.noun == noun]

@@ -12,7 +12,6 @@ PEEKED_MAX = 10_000
 
 
 def message_at(session: AdminSession, command: Command, values: ArgumentValues) -> object:
-    """One message."""
     parts, query, _ = command.request(values)
     return [_shown(session.ask(command.method, command.path, parts, query))]
 

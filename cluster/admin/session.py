@@ -20,8 +20,6 @@ ANSWER_SIZE_MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class AdminAnswer:
-    """What the admin said."""
-
     body: bytes
     headers: Mapping[str, str]
 

@@ -108,7 +108,6 @@ def _of_both_domains(session: AdminSession, command: Command, values: ArgumentVa
 
 
 def _partitioned_lookup(session: AdminSession, command: Command, values: ArgumentValues) -> object:
-    """The broker of each partition."""
     found = command.ask(session, values, path=PARTITIONS_PATH)
     count = cast("int", found.get("partitions", 0)) if is_text_map(found) else 0
     local_name = command.request(values)[0]["topic"]

@@ -28,8 +28,6 @@ FlightIdentity = tuple[str, int, str]
 
 
 class Flight(NamedTuple):
-    """One message to be."""
-
     key: str
     sequence: int
     value: bytes

@@ -36,5 +36,4 @@ class LoadLimits:
         return longest_s if self._until_s is None else max(0.0, min(longest_s, self._until_s - time.monotonic()))
 
     def end(self) -> None:
-        """End the run now."""
         self._ended = True

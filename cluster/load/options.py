@@ -116,5 +116,4 @@ class Figures:
 
 
 def names_of(topic: str, topics: int) -> list[str]:
-    """The topics of a run."""
     return [topic] if topics == 1 else [f"{topic}-{number}" for number in range(topics)]

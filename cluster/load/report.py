@@ -117,8 +117,6 @@ MEGABIT_BYTES = 1e6 / 8
 
 @dataclass(frozen=True)
 class LoadInterval:
-    """One interval of a run."""
-
     end_s: float
     messages_per_s: float
     failures_per_s: float

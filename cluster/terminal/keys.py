@@ -19,11 +19,9 @@ class GivenKey(CryptoKeyReader):
         self._info = EncryptionKeyInfo(key_at(where))
 
     def get_public_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """The key."""
         return self._info
 
     def get_private_key(self, key_name: str, metadata: Mapping[str, str]) -> EncryptionKeyInfo:
-        """The key."""
         return self._info
 
 

@@ -48,8 +48,6 @@ _CALLER_NAME = "caller"
 
 
 class Method:
-    """One declared method."""
-
     def __init__(self, declared: Callable[..., object], roles: Roles, timeout_s: float | None) -> None:
         self.name = declared.__name__
         self.roles = roles

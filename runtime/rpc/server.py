@@ -45,7 +45,6 @@ class Admission:
         self.unauthenticated.pop(connection, None)
 
     def left(self, connection: RpcConnection) -> None:
-        """A connection has ended."""
         self.connections.pop(connection, None)
         self.unauthenticated.pop(connection, None)
 

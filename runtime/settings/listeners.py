@@ -24,8 +24,6 @@ _ENTRIES_MAX = 100
 
 
 class ListenerUrl(NamedTuple):
-    """One URL of a listener."""
-
     name: str
     scheme: str
     address: Address

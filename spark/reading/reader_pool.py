@@ -60,8 +60,6 @@ class PlacedReader:
 
 
 class ReaderPool:
-    """The readers of one application."""
-
     def __init__(self, readers: Sequence[PlacedReader]) -> None:
         self.readers = list(readers)
 

@@ -47,8 +47,6 @@ CountRecords = Callable[[int], None]
 
 
 class MetadataRecord(NamedTuple):
-    """One record of the metadata."""
-
     key: str
     version: int
     value: bytes

@@ -48,7 +48,6 @@ def version_growth(backup: CheckedBackup, now_ms: int) -> int:
 
 
 def restored_floor(backup: CheckedBackup, now_ms: int) -> int:
-    """The floor of the restored store."""
     return backup.head.floor + version_growth(backup, now_ms)
 
 

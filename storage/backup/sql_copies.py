@@ -68,7 +68,6 @@ class SqlSnapshot:
         return "sqlite" if self.is_sqlite else "postgresql"
 
     def get(self, key: str) -> MetadataRecord | None:
-        """One record."""
         found = list(self._rows(f'WHERE "key" = {self._mark}', (key,)))
         return found[0] if found else None
 

@@ -201,7 +201,6 @@ class SegmentTable(Mapping[int, TableLine]):
 def encode_index(
     file_id: int, seed: int, segment_end: int, rows_by_ledger: Mapping[int, Rows]
 ) -> tuple[bytes, SegmentTable]:
-    """The index file of a segment, and its table."""
     lines: list[bytes] = []
     blocks: list[bytes] = []
     ledgers = sorted(ledger_id for ledger_id, rows in rows_by_ledger.items() if len(rows))

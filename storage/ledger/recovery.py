@@ -347,7 +347,6 @@ def _on_top_of(theirs: LedgerMetadata, ours: LedgerMetadata) -> LedgerMetadata:
 
 
 async def _cancel(tasks: "Iterable[asyncio.Task[Any]]") -> None:
-    """Cancel tasks and wait for them."""
     waiting = list(tasks)
     for task in waiting:
         task.cancel()

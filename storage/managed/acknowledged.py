@@ -229,7 +229,6 @@ class BatchIndexes:
             self.discard(position)
 
     def clear(self) -> None:
-        """Forget all."""
         self.sets = _NO_SETS
         self.size_bytes = 0
 

@@ -44,8 +44,6 @@ def bytes_after(infos: Iterable[LedgerInfo], position: Position) -> int:
 
 
 class LedgerChain:
-    """See the module."""
-
     def __init__(self, infos: list[LedgerInfo]) -> None:
         self.infos: list[LedgerInfo] = []
         self._ids: list[int] = []

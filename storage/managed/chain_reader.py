@@ -118,7 +118,6 @@ class ChainReads:
         return (await self._reader(ledger_id)).metadata
 
     def forget(self, ledger_ids: list[int]) -> None:
-        """Ledgers that were trimmed."""
         for ledger_id in ledger_ids:
             self._readers.pop(ledger_id, None)
             self._latest.pop(ledger_id, None)

@@ -37,8 +37,6 @@ class BulkReadPlan(NamedTuple):
 
 
 class PinRecord(NamedTuple):
-    """The metadata record of a pin."""
-
     ledger_ids: tuple[int, ...]
     ttl_ms: int
 

@@ -11,8 +11,6 @@ STORING = frozenset({ROLE_BROKER, ROLE_BOOKIE})
 
 
 class ListedRecord(NamedTuple):
-    """A record of a listing."""
-
     key: str
     value: bytes
     version: int

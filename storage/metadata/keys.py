@@ -110,7 +110,6 @@ def cursor(topic_path: str, subscription: str) -> str:
 
 
 def cursors_prefix(topic_path: str) -> str:
-    """The prefix of all cursors of one topic."""
     return f"{CURSORS_PREFIX}{topic_path}/"
 
 
@@ -130,12 +129,10 @@ def topics_prefix(namespace: str, domain: str = "persistent") -> str:
 
 
 def slot_page(number: int) -> str:
-    """The key of a page of slots."""
     return f"{SLOTS_PREFIX}{number:02d}"
 
 
 def tenant(name: str) -> str:
-    """The key of a tenant."""
     return f"{TENANTS_PREFIX}{encode_part(name)}"
 
 
@@ -145,7 +142,6 @@ def namespace(name: str) -> str:
 
 
 def namespaces_prefix(tenant_name: str) -> str:
-    """The prefix of all namespaces of a tenant."""
     return f"{NAMESPACES_PREFIX}{tenant_name}/"
 
 
@@ -155,7 +151,6 @@ def pin(topic_path: str, pin_id: str) -> str:
 
 
 def pins_prefix(topic_path: str) -> str:
-    """The prefix of all pins of one topic."""
     return f"{PINS_PREFIX}{topic_path}/"
 
 

@@ -25,8 +25,6 @@ Kept = TypeVar("Kept")
 
 
 class NamesNoLedgers(enum.Enum):
-    """The type of `NAMES_NO_LEDGERS`."""
-
     NAMES_NO_LEDGERS = enum.auto()
 
 
