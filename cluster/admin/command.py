@@ -30,17 +30,31 @@ class Command:
     `run` is for commands that are more than one request. `routes` are then the method and path of each.
     """
 
-    noun: str
-    verb: str
+    words: str
+    """Noun and verb."""
     help: str
-    method: str
-    path: str
+    route: str
+    """Method and path."""
     arguments: "Sequence[Argument]" = ()
     table: Table | None = None
     run: RunCommand | None = None
     routes: tuple[tuple[str, str], ...] = ()
-    answers_text: bool = False
-    """The answer is shown as it comes, not as JSON."""
+
+    @property
+    def noun(self) -> str:
+        return self.words.split()[0]
+
+    @property
+    def verb(self) -> str:
+        return self.words.split()[1]
+
+    @property
+    def method(self) -> str:
+        return self.route.split()[0]
+
+    @property
+    def path(self) -> str:
+        return self.route.split()[1]
 
     @property
     def asked(self) -> tuple[tuple[str, str], ...]:
@@ -49,7 +63,7 @@ class Command:
 
     def named(self, noun: str, verb: str = "") -> "Command":
         """The same command under another name."""
-        return replace(self, noun=noun, verb=verb or self.verb)
+        return replace(self, words=f"{noun} {verb or self.verb}")
 
     def execute(self, session: AdminSession, values: ArgumentValues) -> object:
         """Ask, and return what is shown. Raises Refused, ConnectError."""

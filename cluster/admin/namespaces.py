@@ -24,40 +24,32 @@ _GRANT = "Let a role take actions. Brokers do not check it yet."
 _REVOKE = "Let a role take no action."
 
 NAMESPACE_PERMISSIONS = (
-    Command("namespaces", "permissions", _LIST, "GET", _NAMESPACE_PATH, (NAMESPACE,)),
+    Command("namespaces permissions", _LIST, f"GET {_NAMESPACE_PATH}", (NAMESPACE,)),
+    Command("namespaces grant-permission", _GRANT, f"POST {_NAMESPACE_PATH}/{{role}}", (NAMESPACE, _ROLE, _ACTIONS)),
+    Command("namespaces revoke-permission", _REVOKE, f"DELETE {_NAMESPACE_PATH}/{{role}}", (NAMESPACE, _ROLE)),
     Command(
-        "namespaces", "grant-permission", _GRANT, "POST", _NAMESPACE_PATH + "/{role}", (NAMESPACE, _ROLE, _ACTIONS)
-    ),
-    Command("namespaces", "revoke-permission", _REVOKE, "DELETE", _NAMESPACE_PATH + "/{role}", (NAMESPACE, _ROLE)),
-    Command(
-        "namespaces",
-        "subscription-permission",
+        "namespaces subscription-permission",
         "Show which roles may use which subscription.",
-        "GET",
-        f"{_NAMESPACE_PATH}/subscription",
+        f"GET {_NAMESPACE_PATH}/subscription",
         (NAMESPACE,),
     ),
     Command(
-        "namespaces",
-        "grant-subscription-permission",
+        "namespaces grant-subscription-permission",
         "Let roles use a subscription. Brokers do not check it yet.",
-        "POST",
-        _NAMESPACE_PATH + "/subscription/{subscription_name}",
+        f"POST {_NAMESPACE_PATH}/subscription/{{subscription_name}}",
         (NAMESPACE, _SUBSCRIPTION, _ROLES),
     ),
     Command(
-        "namespaces",
-        "revoke-subscription-permission",
+        "namespaces revoke-subscription-permission",
         "Let a role not use a subscription.",
-        "DELETE",
-        _NAMESPACE_PATH + "/{subscription_name}/{role}",
+        f"DELETE {_NAMESPACE_PATH}/{{subscription_name}}/{{role}}",
         (NAMESPACE, _SUBSCRIPTION, _ROLE),
     ),
 )
 TOPIC_PERMISSIONS = (
-    Command("topics", "permissions", _LIST, "GET", _TOPIC_PATH, (TOPIC,)),
-    Command("topics", "grant-permission", _GRANT, "POST", _TOPIC_PATH + "/{role}", (TOPIC, _ROLE, _ACTIONS)),
-    Command("topics", "revoke-permission", _REVOKE, "DELETE", _TOPIC_PATH + "/{role}", (TOPIC, _ROLE)),
+    Command("topics permissions", _LIST, f"GET {_TOPIC_PATH}", (TOPIC,)),
+    Command("topics grant-permission", _GRANT, f"POST {_TOPIC_PATH}/{{role}}", (TOPIC, _ROLE, _ACTIONS)),
+    Command("topics revoke-permission", _REVOKE, f"DELETE {_TOPIC_PATH}/{{role}}", (TOPIC, _ROLE)),
 )
 
 
@@ -81,25 +73,21 @@ def _clear(session: AdminSession, command: Command, values: ArgumentValues) -> o
 
 
 NAMESPACES = (
-    Command("namespaces", "list", "List a tenant's namespaces.", "GET", "/admin/v2/namespaces/{tenant}", (TENANT,)),
-    Command(
-        "namespaces", "topics", "List a namespace's topics.", "GET", f"{NAMESPACE_PATH}/topics", (NAMESPACE, _MODE)
-    ),
-    Command("namespaces", "policies", "Show a namespace's policies.", "GET", NAMESPACE_PATH, (NAMESPACE,)),
-    Command("namespaces", "create", "Create a namespace.", "PUT", NAMESPACE_PATH, (NAMESPACE,)),
+    Command("namespaces list", "List a tenant's namespaces.", "GET /admin/v2/namespaces/{tenant}", (TENANT,)),
+    Command("namespaces topics", "List a namespace's topics.", f"GET {NAMESPACE_PATH}/topics", (NAMESPACE, _MODE)),
+    Command("namespaces policies", "Show a namespace's policies.", f"GET {NAMESPACE_PATH}", (NAMESPACE,)),
+    Command("namespaces create", "Create a namespace.", f"PUT {NAMESPACE_PATH}", (NAMESPACE,)),
     asking(
-        Command("namespaces", "delete", "Delete a namespace.", "DELETE", NAMESPACE_PATH, (NAMESPACE, FORCE)),
+        Command("namespaces delete", "Delete a namespace.", f"DELETE {NAMESPACE_PATH}", (NAMESPACE, FORCE)),
         OF_NAMESPACE,
     ),
-    Command("namespaces", "unload", "Move all topics elsewhere.", "PUT", f"{NAMESPACE_PATH}/unload", (NAMESPACE,)),
-    Command("namespaces", "bundles", "Show its bundles.", "GET", f"{NAMESPACE_PATH}/bundles", (NAMESPACE,)),
+    Command("namespaces unload", "Move all topics elsewhere.", f"PUT {NAMESPACE_PATH}/unload", (NAMESPACE,)),
+    Command("namespaces bundles", "Show its bundles.", f"GET {NAMESPACE_PATH}/bundles", (NAMESPACE,)),
     asking(
         Command(
-            "namespaces",
-            "clear-backlog",
+            "namespaces clear-backlog",
             "Acknowledge all messages of all topics, at one subscription or at all.",
-            "POST",
-            _CLEAR_PATH,
+            f"POST {_CLEAR_PATH}",
             (NAMESPACE, option("subscription_name", "-s --sub", "Only at this one.", ArgumentPlace.PATH), _UNASKED),
             run=_clear,
             routes=(("POST", _CLEAR_PATH), ("POST", _CLEAR_ONE_PATH)),
@@ -109,22 +97,18 @@ NAMESPACES = (
     ),
     asking(
         Command(
-            "namespaces",
-            "unsubscribe",
+            "namespaces unsubscribe",
             "Delete a subscription of all topics.",
-            "POST",
-            NAMESPACE_PATH + "/unsubscribe/{subscription_name}",
+            f"POST {NAMESPACE_PATH}/unsubscribe/{{subscription_name}}",
             (NAMESPACE, Argument("subscription_name", "The subscription.", ("-s", "--sub"))),
         ),
         OF_NAMESPACE_BACKLOG,
     ),
-    Command("namespaces", "get-clusters", "List its clusters.", "GET", _REPLICATION_PATH, (NAMESPACE,)),
+    Command("namespaces get-clusters", "List its clusters.", f"GET {_REPLICATION_PATH}", (NAMESPACE,)),
     Command(
-        "namespaces",
-        "set-clusters",
+        "namespaces set-clusters",
         "Set the clusters that have a namespace.",
-        "POST",
-        _REPLICATION_PATH,
+        f"POST {_REPLICATION_PATH}",
         (NAMESPACE, Argument("clusters", "The clusters.", ("-c", "--clusters"), ArgumentPlace.BODY, many=True)),
     ),
 )

@@ -183,14 +183,14 @@ def _commands(
     verb = spelling.verb or _with_hyphens(level.path)
     path = beginning + level.path
     applied = (_APPLIED,) if noun == TOPIC_POLICIES and level.applied and not level.no_content else ()
-    yield Command(noun, f"get-{verb}", f"Show {policy.doc}.", "GET", path, (resource, *applied), ALL)
+    yield Command(f"{noun} get-{verb}", f"Show {policy.doc}.", f"GET {path}", (resource, *applied), ALL)
     if level.settable:
         method = "PUT" if level.put else "POST"
         options = tuple(_options(verb, policy.kind, level, spelling.options))
-        yield Command(noun, f"set-{verb}", f"Set {policy.doc}.", method, path, (resource, *options))
+        yield Command(f"{noun} set-{verb}", f"Set {policy.doc}.", f"{method} {path}", (resource, *options))
     if level.removable:
         wider = "the namespace" if noun == TOPIC_POLICIES else "the broker's setting"
-        yield Command(noun, f"remove-{verb}", f"Let {wider} say {policy.doc}.", "DELETE", path, (resource,))
+        yield Command(f"{noun} remove-{verb}", f"Let {wider} say {policy.doc}.", f"DELETE {path}", (resource,))
 
 
 def _options(verb: str, kind: Kind[object], level: PolicyPath, spelled: Mapping[str, Spelled]) -> Iterator[Argument]:
@@ -254,9 +254,11 @@ def _quotas(noun: str, path: str, resource: Argument) -> Iterator[Command]:
         option("limitTime", "-lt --limitTime", "Time, such as 1h.", ArgumentPlace.FIELD, read=seconds, default="-1"),
     )
     yield Command(
-        noun, "set-backlog-quota", "Limit the backlog of topics.", "POST", path, (resource, *limits, policy, kind)
+        f"{noun} set-backlog-quota", "Limit the backlog of topics.", f"POST {path}", (resource, *limits, policy, kind)
     )
-    yield Command(noun, "remove-backlog-quota", "Take a limit of the backlog away.", "DELETE", path, (resource, kind))
+    yield Command(
+        f"{noun} remove-backlog-quota", "Take a limit of the backlog away.", f"DELETE {path}", (resource, kind)
+    )
 
 
 def _with_hyphens(name: str) -> str:

@@ -24,17 +24,16 @@ def _get(session: AdminSession, command: Command, values: ArgumentValues) -> obj
     return command.ask(session, values, path="" if values.get("version") is None else VERSION_PATH)
 
 
-def _schema(verb: str, help: str, method: str, path: str, *more: Argument) -> Command:
-    return Command("schemas", verb, help, method, SCHEMA_PATH + path, (TOPIC, *more))
+def _schema(verb: str, help: str, route: str, *more: Argument) -> Command:
+    method, _, path = route.partition(" ")
+    return Command(f"schemas {verb}", help, f"{method} {SCHEMA_PATH}{path}", (TOPIC, *more))
 
 
 SCHEMAS = (
     Command(
-        "schemas",
-        "get",
+        "schemas get",
         "Show the schema of a topic.",
-        "GET",
-        f"{SCHEMA_PATH}/schema",
+        f"GET {SCHEMA_PATH}/schema",
         (
             TOPIC,
             option("version", "-v --version", "This version; by default the latest.", ArgumentPlace.PATH, read=whole),
@@ -44,15 +43,14 @@ SCHEMAS = (
         _get,
         (("GET", f"{SCHEMA_PATH}/schema"), ("GET", VERSION_PATH), ("GET", ALL_PATH)),
     ),
-    _schema("upload", "Add a schema to a topic.", "POST", "/schema", _FILE),
+    _schema("upload", "Add a schema to a topic.", "POST /schema", _FILE),
     _schema(
         "delete",
         "Delete all versions of a topic's schema.",
-        "DELETE",
-        "/schema",
+        "DELETE /schema",
         option("force", "-f --force", "Let versions begin with 0 again.", switch=True),
     ),
-    _schema("metadata", "List the numbers of the versions.", "GET", "/metadata"),
-    _schema("compatibility", "Say whether a topic may get a schema.", "POST", "/compatibility", _FILE),
-    _schema("version", "Show which version has exactly this schema.", "POST", "/version", _FILE),
+    _schema("metadata", "List the numbers of the versions.", "GET /metadata"),
+    _schema("compatibility", "Say whether a topic may get a schema.", "POST /compatibility", _FILE),
+    _schema("version", "Show which version has exactly this schema.", "POST /version", _FILE),
 )

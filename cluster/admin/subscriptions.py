@@ -41,13 +41,11 @@ _AGE = Argument("seconds", "Age: seconds, or 10m, 3h, 2d.", ("-t", "--expireTime
 _COUNT = Argument("count", "How many messages.", ("-n", "--count"), ArgumentPlace.NOWHERE, whole, "1", required=False)
 
 _TABLE = (
-    Command("topics", "subscriptions", "List a topic's subscriptions.", "GET", f"{TOPIC_PATH}/subscriptions", (TOPIC,)),
+    Command("topics subscriptions", "List a topic's subscriptions.", f"GET {TOPIC_PATH}/subscriptions", (TOPIC,)),
     Command(
-        "topics",
-        "create-subscription",
+        "topics create-subscription",
         "Create a subscription.",
-        "PUT",
-        SUBSCRIPTION_PATH,
+        f"PUT {SUBSCRIPTION_PATH}",
         (
             TOPIC,
             SUBSCRIPTION,
@@ -63,16 +61,14 @@ _TABLE = (
     ),
     asking(
         Command(
-            "topics", "unsubscribe", "Delete a subscription.", "DELETE", SUBSCRIPTION_PATH, (TOPIC, SUBSCRIPTION, FORCE)
+            "topics unsubscribe", "Delete a subscription.", f"DELETE {SUBSCRIPTION_PATH}", (TOPIC, SUBSCRIPTION, FORCE)
         ),
         OF_SUBSCRIPTION,
     ),
     Command(
-        "topics",
-        "analyze-backlog",
+        "topics analyze-backlog",
         "Read a subscription's backlog, and count its messages.",
-        "POST",
-        SUBSCRIPTION_PATH + "/analyzeBacklog",
+        f"POST {SUBSCRIPTION_PATH}/analyzeBacklog",
         (
             TOPIC,
             SUBSCRIPTION,
@@ -80,11 +76,9 @@ _TABLE = (
         ),
     ),
     Command(
-        "topics",
-        "reset-cursor",
+        "topics reset-cursor",
         "Move a subscription to a message, or back in time.",
-        "POST",
-        RESET_PATH,
+        f"POST {RESET_PATH}",
         (
             TOPIC,
             SUBSCRIPTION,
@@ -97,51 +91,39 @@ _TABLE = (
         routes=(("POST", RESET_PATH), ("POST", RESET_TIME_PATH)),
     ),
     Command(
-        "topics",
-        "skip",
+        "topics skip",
         "Acknowledge the next messages of a subscription.",
-        "POST",
-        SUBSCRIPTION_PATH + "/skip/{messages}",
+        f"POST {SUBSCRIPTION_PATH}/skip/{{messages}}",
         (TOPIC, SUBSCRIPTION, Argument("messages", "How many.", ("-n", "--count"), read=whole)),
     ),
     Command(
-        "topics",
-        "clear-backlog",
+        "topics clear-backlog",
         "Acknowledge all messages of a subscription.",
-        "POST",
-        f"{SUBSCRIPTION_PATH}/skip_all",
+        f"POST {SUBSCRIPTION_PATH}/skip_all",
         (TOPIC, SUBSCRIPTION),
     ),
     Command(
-        "topics",
-        "expire-messages",
+        "topics expire-messages",
         "Acknowledge messages over an age, at one subscription.",
-        "POST",
-        SUBSCRIPTION_PATH + "/expireMessages/{seconds}",
+        f"POST {SUBSCRIPTION_PATH}/expireMessages/{{seconds}}",
         (TOPIC, SUBSCRIPTION, _AGE),
     ),
     Command(
-        "topics",
-        "expire-messages-all-subscriptions",
+        "topics expire-messages-all-subscriptions",
         "The same at all subscriptions.",
-        "POST",
-        TOPIC_PATH + "/all_subscription/expireMessages/{seconds}",
+        f"POST {TOPIC_PATH}/all_subscription/expireMessages/{{seconds}}",
         (TOPIC, _AGE),
     ),
     Command(
-        "topics",
-        "get-subscription-properties",
+        "topics get-subscription-properties",
         "Show the properties of a subscription.",
-        "GET",
-        f"{SUBSCRIPTION_PATH}/properties",
+        f"GET {SUBSCRIPTION_PATH}/properties",
         (TOPIC, SUBSCRIPTION),
     ),
     Command(
-        "topics",
-        "update-subscription-properties",
+        "topics update-subscription-properties",
         "Replace the properties of a subscription.",
-        "PUT",
-        f"{SUBSCRIPTION_PATH}/properties",
+        f"PUT {SUBSCRIPTION_PATH}/properties",
         (
             TOPIC,
             SUBSCRIPTION,
@@ -150,11 +132,9 @@ _TABLE = (
         ),
     ),
     Command(
-        "topics",
-        "peek-messages",
+        "topics peek-messages",
         "Show the next messages of a subscription, and leave them there.",
-        "GET",
-        SUBSCRIPTION_PATH + "/position/{position}",
+        f"GET {SUBSCRIPTION_PATH}/position/{{position}}",
         (TOPIC, SUBSCRIPTION, _COUNT),
         run=peeked,
     ),

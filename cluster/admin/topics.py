@@ -29,37 +29,30 @@ _KEY = Argument("property", "The name of the property.", ("-k", "--key"))
 _PAIRS = Argument("properties", "As name=value, several with commas.", ("-p", "--property"), ArgumentPlace.BODY, pairs)
 
 NAMESPACE_PROPERTIES = (
-    Command("namespaces", "get-properties", "Show its properties.", "GET", _NAMESPACE_PATH, (NAMESPACE,)),
-    Command("namespaces", "set-properties", "Add properties.", "PUT", _NAMESPACE_PATH, (NAMESPACE, _PAIRS)),
-    Command("namespaces", "clear-properties", "Remove all properties.", "DELETE", _NAMESPACE_PATH, (NAMESPACE,)),
-    Command("namespaces", "get-property", "Show one property.", "GET", _ONE_PATH, (NAMESPACE, _KEY), answers_text=True),
+    Command("namespaces get-properties", "Show its properties.", f"GET {_NAMESPACE_PATH}", (NAMESPACE,)),
+    Command("namespaces set-properties", "Add properties.", f"PUT {_NAMESPACE_PATH}", (NAMESPACE, _PAIRS)),
+    Command("namespaces clear-properties", "Remove all properties.", f"DELETE {_NAMESPACE_PATH}", (NAMESPACE,)),
+    Command("namespaces get-property", "Show one property.", f"GET {_ONE_PATH}", (NAMESPACE, _KEY)),
     Command(
-        "namespaces",
-        "set-property",
+        "namespaces set-property",
         "Set one property.",
-        "PUT",
-        _ONE_PATH + "/{text}",
+        f"PUT {_ONE_PATH}/{{text}}",
         (NAMESPACE, _KEY, Argument("text", "Its text.", ("-v", "--value"))),
     ),
     Command(
-        "namespaces",
-        "remove-property",
+        "namespaces remove-property",
         "Remove one property.",
-        "DELETE",
-        _ONE_PATH,
+        f"DELETE {_ONE_PATH}",
         (NAMESPACE, _KEY),
-        answers_text=True,
     ),
 )
 TOPIC_PROPERTIES = (
-    Command("topics", "get-properties", "Show its properties.", "GET", _TOPIC_PATH, (TOPIC,)),
-    Command("topics", "update-properties", "Add properties.", "PUT", _TOPIC_PATH, (TOPIC, _PAIRS)),
+    Command("topics get-properties", "Show its properties.", f"GET {_TOPIC_PATH}", (TOPIC,)),
+    Command("topics update-properties", "Add properties.", f"PUT {_TOPIC_PATH}", (TOPIC, _PAIRS)),
     Command(
-        "topics",
-        "remove-properties",
+        "topics remove-properties",
         "Remove a property.",
-        "DELETE",
-        _TOPIC_PATH,
+        f"DELETE {_TOPIC_PATH}",
         (TOPIC, option("key", "-k --key", "The name of the property.", required=True)),
     ),
 )
@@ -130,102 +123,88 @@ _PROPERTIES = option(
 )
 
 
-def _topic(verb: str, help: str, method: str, path: str = "", *more: Argument, table: Table | None = None) -> Command:
-    return Command("topics", verb, help, method, TOPIC_PATH + path, (TOPIC, *more), table)
+def _topic(verb: str, help: str, route: str, *more: Argument, table: Table | None = None) -> Command:
+    method, _, path = route.partition(" ")
+    return Command(f"topics {verb}", help, f"{method} {TOPIC_PATH}{path}", (TOPIC, *more), table)
 
 
 TOPICS = (
     Command(
-        "topics",
-        "list",
+        "topics list",
         "List a namespace's topics, partitions one by one.",
-        "GET",
-        "/admin/v2/{domain}/{tenant}/{namespace}",
+        "GET /admin/v2/{domain}/{tenant}/{namespace}",
         (NAMESPACE, _DOMAIN, _SYSTEM_TOO),
         run=_of_both_domains,
     ),
     Command(
-        "topics",
-        "list-partitioned-topics",
+        "topics list-partitioned-topics",
         "List a namespace's partitioned topics.",
-        "GET",
-        "/admin/v2/{domain}/{tenant}/{namespace}/partitioned",
+        "GET /admin/v2/{domain}/{tenant}/{namespace}/partitioned",
         (NAMESPACE, _DOMAIN),
         run=_of_both_domains,
     ),
-    _topic("create", "Create a topic without partitions.", "PUT", "", _PROPERTIES),
-    asking(_topic("delete", "Delete a topic without partitions.", "DELETE", "", FORCE), OF_TOPIC),
-    _topic("create-partitioned-topic", "Create a partitioned topic.", "PUT", "/partitions", _PARTITIONS),
-    _topic("update-partitioned-topic", "Add partitions to a topic.", "POST", "/partitions", _PARTITIONS),
-    _topic("get-partitioned-topic-metadata", "Show how many partitions a topic has.", "GET", "/partitions"),
+    _topic("create", "Create a topic without partitions.", "PUT", _PROPERTIES),
+    asking(_topic("delete", "Delete a topic without partitions.", "DELETE", FORCE), OF_TOPIC),
+    _topic("create-partitioned-topic", "Create a partitioned topic.", "PUT /partitions", _PARTITIONS),
+    _topic("update-partitioned-topic", "Add partitions to a topic.", "POST /partitions", _PARTITIONS),
+    _topic("get-partitioned-topic-metadata", "Show how many partitions a topic has.", "GET /partitions"),
     asking(
-        _topic("delete-partitioned-topic", "Delete a topic and its partitions.", "DELETE", "/partitions", FORCE),
+        _topic("delete-partitioned-topic", "Delete a topic and its partitions.", "DELETE /partitions", FORCE),
         OF_PARTITIONED_TOPIC,
     ),
-    _topic("stats", "Show rates, backlogs, producers and subscriptions.", "GET", "/stats", table=_STATS),
+    _topic("stats", "Show rates, backlogs, producers and subscriptions.", "GET /stats", table=_STATS),
     _topic(
         "partitioned-stats",
         "Show the sums over all partitions.",
-        "GET",
-        "/partitioned-stats",
+        "GET /partitioned-stats",
         option("perPartition", "--per-partition/--no-per-partition", "Each partition, too.", switch=True),
         table=_PARTITIONED_STATS,
     ),
-    _topic("create-missed-partitions", "Store partitions that nobody has opened.", "POST", "/createMissedPartitions"),
-    _topic("stats-internal", "Show ledgers and cursors.", "GET", "/internalStats", table=_INTERNAL),
-    _topic(
-        "partitioned-stats-internal", "Show ledgers and cursors of partitions.", "GET", "/partitioned-internalStats"
-    ),
-    _topic("info-internal", "Show what is stored of a topic.", "GET", "/internal-info"),
+    _topic("create-missed-partitions", "Store partitions that nobody has opened.", "POST /createMissedPartitions"),
+    _topic("stats-internal", "Show ledgers and cursors.", "GET /internalStats", table=_INTERNAL),
+    _topic("partitioned-stats-internal", "Show ledgers and cursors of partitions.", "GET /partitioned-internalStats"),
+    _topic("info-internal", "Show what is stored of a topic.", "GET /internal-info"),
     _topic(
         "get-backlog-size",
         "Show how many bytes lie behind a message.",
-        "PUT",
-        "/backlogSize",
+        "PUT /backlogSize",
         Argument("messageId", "The message, as LEDGER:ENTRY.", ("-m", "--messageId"), ArgumentPlace.BODY, message_id),
     ),
     Command(
-        "topics", "lookup", "Show the broker that owns a topic.", "GET", LOOKUP_PATH, (TOPIC,), Table(("brokerUrl",))
+        "topics lookup", "Show the broker that owns a topic.", f"GET {LOOKUP_PATH}", (TOPIC,), Table(("brokerUrl",))
     ),
     Command(
-        "topics",
-        "partitioned-lookup",
+        "topics partitioned-lookup",
         "Show the broker of each partition.",
-        "GET",
-        LOOKUP_PATH,
+        f"GET {LOOKUP_PATH}",
         (TOPIC,),
         run=_partitioned_lookup,
         routes=(("GET", PARTITIONS_PATH), ("GET", LOOKUP_PATH)),
     ),
-    Command("topics", "bundle-range", "Show a topic's bundle.", "GET", f"{LOOKUP_PATH}/bundle", (TOPIC,)),
+    Command("topics bundle-range", "Show a topic's bundle.", f"GET {LOOKUP_PATH}/bundle", (TOPIC,)),
     _topic(
         "unload",
         "Move a topic to another broker.",
-        "PUT",
-        "/unload",
+        "PUT /unload",
         option("destination", "-d --destinationBroker", "The broker that gets it.", outside="destinationBroker"),
     ),
-    _topic("terminate", "Let a topic take no more messages, forever.", "POST", "/terminate"),
-    _topic("partitioned-terminate", "The same for all partitions.", "POST", "/terminate/partitions"),
-    _topic("truncate", "Acknowledge all backlogs, and delete what is free.", "DELETE", "/truncate"),
-    _topic("trim-topic", "Delete the ledgers that nothing needs.", "POST", "/trim"),
-    _topic("compact", "Begin to compact a topic.", "PUT", "/compaction"),
-    _topic("compaction-status", "Show how the last compaction went.", "GET", "/compaction"),
-    _topic("last-message-id", "Show the id of the last message.", "GET", "/lastMessageId"),
+    _topic("terminate", "Let a topic take no more messages, forever.", "POST /terminate"),
+    _topic("partitioned-terminate", "The same for all partitions.", "POST /terminate/partitions"),
+    _topic("truncate", "Acknowledge all backlogs, and delete what is free.", "DELETE /truncate"),
+    _topic("trim-topic", "Delete the ledgers that nothing needs.", "POST /trim"),
+    _topic("compact", "Begin to compact a topic.", "PUT /compaction"),
+    _topic("compaction-status", "Show how the last compaction went.", "GET /compaction"),
+    _topic("last-message-id", "Show the id of the last message.", "GET /lastMessageId"),
     Command(
-        "topics",
-        "get-message-id",
+        "topics get-message-id",
         "Show the id of the first message at a time, or later.",
-        "GET",
-        TOPIC_PATH + "/messageid/{timestamp}",
+        f"GET {TOPIC_PATH}/messageid/{{timestamp}}",
         (TOPIC, Argument("timestamp", "Time: ms since the epoch, or ISO 8601.", ("-d", "--datetime"), read=moment)),
     ),
     Command(
-        "topics",
-        "get-message-by-id",
+        "topics get-message-by-id",
         "Show the message with an id.",
-        "GET",
-        TOPIC_PATH + "/ledger/{ledger}/entry/{entry}",
+        f"GET {TOPIC_PATH}/ledger/{{ledger}}/entry/{{entry}}",
         (
             TOPIC,
             Argument("ledger", "The ledger.", ("-l", "--ledgerId"), read=whole),
@@ -234,11 +213,9 @@ TOPICS = (
         run=message_at,
     ),
     Command(
-        "topics",
-        "examine-messages",
+        "topics examine-messages",
         "Show a message by its number.",
-        "GET",
-        TOPIC_PATH + "/examinemessage",
+        f"GET {TOPIC_PATH}/examinemessage",
         (
             TOPIC,
             option(
