@@ -18,9 +18,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import uvloop
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
 
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.members.contracts_coordinator import CoordinatorContract
@@ -38,8 +42,8 @@ from magnetar.runtime.rpc.connection import Identity, RpcConnection, rpc_connect
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
+from support.stores.memory_store import MemoryMetadataStore
 
 KEYS = RootKeys(b"bench" * 8)
 CLUSTER = "bench"

@@ -85,14 +85,6 @@ class ClusterDirectory:
         self._lock: FileLock | None = None
 
     @property
-    def coordinator_directory(self) -> str:
-        return str(self.path / "coordinator")
-
-    def bookie_directory(self, bookie_id: str) -> str:
-        """Where a bookie of that id keeps its data on this machine."""
-        return str(self.path / bookie_id)
-
-    @property
     def sqlite_url(self) -> str:
         """The URL of the metadata store inside this directory."""
         from ..storage.metadata.sql import sqlite_url  # heavy, and only needed where the store is opened

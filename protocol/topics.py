@@ -132,11 +132,6 @@ class TopicName:
         return self.full
 
 
-def group_of(topic: str) -> str:
-    """The full name of the topic that `topic` (a full name) is a partition of, or itself."""
-    return TopicName.parse(topic).partitioned_name
-
-
 def topic_of_path(path: str) -> TopicName:
     """The topic with that path (`TopicName.path`)."""
     domain, tenant, namespace, local = path.split("/")

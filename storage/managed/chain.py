@@ -10,7 +10,7 @@ Invariants: ledger ids strictly ascend; only the last ledger grows; entries of a
 """
 
 import enum
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -170,18 +170,6 @@ class LedgerChain:
     def bytes_after(self, position: Position) -> int:
         """See the function of that name."""
         return bytes_after(self.infos[bisect_left(self._ids, position[0]) :], position)
-
-    def position_at(self, index: int) -> Position:
-        """The existing entry number `index` of the chain, from 0. Raises IndexError."""
-        for info in self.infos:
-            if index < info.entries:
-                return (info.ledger_id, index)
-            index -= info.entries
-        raise IndexError("behind the last entry")
-
-    def index_of_ledger(self, ledger_id: int) -> int:
-        """How many ledgers of the chain have a lower or equal id."""
-        return bisect_right(self._ids, ledger_id)
 
     def _behind_all(self) -> Position:
         last_ledger, last_entry = self.last_confirmed

@@ -63,7 +63,6 @@ TOPIC_POLICIES_PREFIX = "topic-policies/"
 
 LEDGER_COUNTER = "ledger"
 PRODUCER_COUNTER = "producer"
-INCARNATION_COUNTER = "incarnation"
 
 _LEDGER_DIGITS = 20
 _LEDGER_ID_MAX = (1 << 63) - 1

@@ -25,8 +25,8 @@ from magnetar.runtime.rpc.server import RpcServer
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from support.servers.open_rpc import PartialService
+from support.stores.memory_store import MemoryMetadataStore
 
 from .loop import MemoryTransport, make_env, run, turns
 from .mutation import make_odd, mutate

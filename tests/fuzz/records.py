@@ -16,8 +16,8 @@ from magnetar.storage.managed.pins import PinRecord, Pins
 from magnetar.storage.managed.record import LedgerInfo, ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.schema_record import SchemaRecord, StoredSchema
+from support.stores.memory_store import MemoryMetadataStore
 
 from .loop import make_env, run
 from .mutation import make_odd, mutate

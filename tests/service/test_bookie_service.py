@@ -29,9 +29,9 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.metadata.ledger_records import renew
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
 from support.stores.bookie_kit import add_payload, bodies, body_of
+from support.stores.memory_store import MemoryMetadataStore
 
 KEYS = RootKeys(b"s" * 32)
 CLUSTER = "cluster-1"

@@ -29,12 +29,12 @@ from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.certain_writes import put_certain
 from magnetar.storage.metadata.cluster_identity import create_cluster
-from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.slot_rows import decode_page
 from magnetar.storage.metadata.sql import SqlMetadataStore
 from magnetar.storage.metadata.store import Guard, Write, list_all
 from support.servers import postgresql_server
 from support.servers.coordination import CLUSTER, FAST, KEYS, PREFIX, assign_all, coordination, create, eventually
+from support.stores.memory_store import MemoryMetadataStore, MemoryRecords
 
 SLOT = slot_of(TopicName.parse(f"{PREFIX}t-partition-0"), SLOTS_DEFAULT)
 

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from support.servers.coordination import (
     CLUSTER,
     FAST,
@@ -23,6 +22,7 @@ from support.servers.coordination import (
     assign_all,
     eventually,
 )
+from support.stores.memory_store import MemoryMetadataStore
 
 
 class Scene(NamedTuple):

@@ -13,9 +13,9 @@ from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
 from support.fakes.bookies import Adds, until
+from support.stores.memory_store import MemoryMetadataStore
 
 CLUSTER, KEYS, NAME = "cluster-1", RootKeys(b"s" * 32), "persistent/public/default/t"
 

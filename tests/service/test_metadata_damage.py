@@ -8,10 +8,10 @@ import pytest
 from magnetar.protocol.errors import MetadataError
 from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.sql import SqlMetadataStore, sqlite_url
 from magnetar.storage.metadata.sql_transaction import Transaction
 from magnetar.storage.metadata.store import MetadataStore
+from support.stores.memory_store import MemoryMetadataStore
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])

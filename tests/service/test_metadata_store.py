@@ -31,7 +31,6 @@ from magnetar.runtime.rpc.server import RpcServer
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster, read_cluster_id
 from magnetar.storage.metadata.contract import FailedWrite, MetadataContract
-from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.remote import MetadataMethods, RemoteMetadataStore
 from magnetar.storage.metadata.sql import SqlMetadataStore, sqlite_url
 from magnetar.storage.metadata.store import (
@@ -45,6 +44,7 @@ from magnetar.storage.metadata.store import (
 )
 from support.servers import postgresql_server
 from support.servers.open_rpc import OpenService
+from support.stores.memory_store import MemoryMetadataStore, MemoryRecords
 
 FRAME_SIZE_MAX = 64 << 20
 KEYS = RootKeys(b"metadata test secret")

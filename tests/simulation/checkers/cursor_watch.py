@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from magnetar.storage.managed.cursor_state import CursorState
 from magnetar.storage.managed.cursor_storage import CursorRecord, CursorStorage
-from magnetar.storage.metadata.memory import MemoryRecords
+from support.stores.memory_store import MemoryRecords
 
 from .store_watch import is_dead, who
 

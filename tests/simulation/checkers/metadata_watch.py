@@ -17,9 +17,9 @@ from magnetar.actors.auditor.orphans import RECORD_KINDS
 from magnetar.storage.managed.cursor_storage import CursorRecord
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.memory import MemoryRecords
 from magnetar.storage.metadata.slot_rows import UNOWNED, SlotEntry, decode_page
 from magnetar.storage.metadata.store import Versioned, unpack
+from support.stores.memory_store import MemoryRecords
 
 from .history import History
 

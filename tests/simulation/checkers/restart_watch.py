@@ -22,7 +22,7 @@ from magnetar.storage.bookie.held_ledgers import HeldLedger
 from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from magnetar.storage.metadata.memory import MemoryRecords
+from support.stores.memory_store import MemoryRecords
 
 from .history import History
 from .moves_watch import durable_entries

@@ -27,8 +27,8 @@ from magnetar.storage.ledger.writer import LedgerWriter
 from magnetar.storage.ledger.writer_state import PendingEntry
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from magnetar.storage.metadata.memory import MemoryRecords
 from support.stores.bookie_kit import held_ranges
+from support.stores.memory_store import MemoryRecords
 
 from ..world.loop import PROCESS
 from .history import History

@@ -17,7 +17,6 @@ from magnetar.storage.managed.cursor_storage import CursorRecord
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
-from magnetar.storage.metadata.memory import MemoryRecords
 from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner, SlotPage, SlotRows
 from magnetar.storage.metadata.store import Versioned
 from simulation.checkers.history import History, LogMessage, Place
@@ -30,6 +29,7 @@ from simulation.workloads.foreign_reading import CPP, GO, ForeignReading, Where,
 from simulation.world.cluster import SimCluster, draw_settings
 from simulation.world.loop import SimLoop
 from support.files.faulty_files import FaultyFiles
+from support.stores.memory_store import MemoryRecords
 
 TOPIC = "persistent://public/default/t"
 LEDGER = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("a", "b", "c")),))

@@ -19,7 +19,6 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.managed.cursor_storage import CursorRecord
-from magnetar.storage.metadata.memory import MemoryRecords
 from magnetar.storage.metadata.store import Versioned
 from simulation.checkers.cursor_watch import CursorWatch
 from simulation.checkers.delivery_watch import DeliveryWatch
@@ -29,6 +28,7 @@ from simulation.checkers.letter_watch import LetterWatch
 from simulation.checkers.passed_watch import PassedWatch
 from simulation.checkers.passing_watch import PassingWatch
 from simulation.checkers.stall_watch import StallWatch
+from support.stores.memory_store import MemoryRecords
 
 TOPIC = "persistent://public/default/t"
 FIRST: Position = (1, 0)

@@ -33,9 +33,9 @@ from magnetar.protocol.message_id import Position
 from magnetar.protocol.slots import PAGES
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.memory import MemoryRecords
 from magnetar.storage.metadata.slot_rows import SlotPage
 from magnetar.storage.metadata.store import unpack
+from support.stores.memory_store import MemoryRecords
 
 from .bucket_watch import left_in
 from .validate_storage import in_front_of, validate_cursor_state, validate_managed_ledger

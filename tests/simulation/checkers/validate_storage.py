@@ -20,7 +20,7 @@ from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_ids import LEDGER_IDS_MAX
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from magnetar.storage.metadata.memory import MemoryRecords
+from support.stores.memory_store import MemoryRecords
 
 
 def validate_writer_state(state: LedgerWriterState) -> Iterator[str]:

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from magnetar.actors.topics.persistent import PersistentTopic
-from magnetar.storage.metadata.memory import MemoryRecords
+from support.stores.memory_store import MemoryRecords
 
 from ..world.cluster import BOOKIE, BROKER, CLIENT, COORDINATOR
 from ..world.process import Process

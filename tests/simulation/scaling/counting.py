@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from magnetar.runtime.rpc.messages import pack, unpack
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Guard, MetadataStore, Versioned, Write, WriteResult
+from support.stores.memory_store import MemoryMetadataStore
 
 
 class Costs(NamedTuple):

@@ -41,8 +41,8 @@ from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_ids import counter_of, mark_restored
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned
+from support.stores.memory_store import MemoryMetadataStore
 
 from ..checkers.history import History, Place, place_of, show
 from ..checkers.policies_agree import policies_agree

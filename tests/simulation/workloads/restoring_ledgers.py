@@ -29,8 +29,8 @@ from magnetar.protocol.errors import LedgerInDoubt, MagnetarError, NoSuchEntry, 
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_ids import mark_restored
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned
+from support.stores.memory_store import MemoryMetadataStore
 
 from ..checkers.ledger_history import LedgerHistory
 from ..world.ledgers import Host, LedgerWorld

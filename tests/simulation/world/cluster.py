@@ -28,9 +28,9 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned
 from support.files.faulty_files import FaultyFiles
+from support.stores.memory_store import MemoryMetadataStore
 
 from .loop import SimLoop
 from .metadata import SimMetadataStore, WatchedRecords

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from magnetar.protocol.errors import MetadataError, MetadataUnavailable, OutcomeUnknown
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult, one_result
+from support.stores.memory_store import MemoryMetadataStore, MemoryRecords
 
 from .process import Process
 

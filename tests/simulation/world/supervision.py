@@ -23,9 +23,9 @@ from magnetar.actors.processes.supervisor import Supervisor
 from magnetar.protocol.errors import ServiceUnitNotReady
 from magnetar.protocol.names import ROLE_ADMIN
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned, unpack
 from support.files.faulty_files import FaultyFiles
+from support.stores.memory_store import MemoryMetadataStore
 
 from .cluster import CLUSTER_ID, Node, SimCluster
 from .process import Process

@@ -10,8 +10,8 @@ from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Write
+from support.stores.memory_store import MemoryMetadataStore
 
 from .bookies import FakeCluster
 

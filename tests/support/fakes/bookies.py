@@ -29,7 +29,7 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.bookie_client import BookieClient
 from magnetar.storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from magnetar.storage.ledger.ledgers import Ledgers
-from magnetar.storage.metadata.memory import MemoryMetadataStore
+from support.stores.memory_store import MemoryMetadataStore
 
 Answer = Callable[[int, bytes], None]
 

@@ -23,8 +23,8 @@ from magnetar.runtime.tasks import Tasks
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.managed.record import LeftBehind, left_behind
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
+from support.stores.memory_store import MemoryMetadataStore
 
 from ..clients.wire_peer import WirePeer, entry
 from ..fakes.bookies import FakeCluster

@@ -24,8 +24,8 @@ from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
-from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.store import Guard, MetadataStore, Write, one_result
+from support.stores.memory_store import MemoryMetadataStore, MemoryRecords
 
 from .open_rpc import OpenService, PartialService
 

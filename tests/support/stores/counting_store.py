@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult
+from support.stores.memory_store import MemoryMetadataStore
 
 
 class Operations(NamedTuple):

@@ -1,8 +1,8 @@
 """A metadata store in memory whose answers are lost for a while."""
 
 from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult
+from support.stores.memory_store import MemoryMetadataStore
 
 
 class SilentStore(MemoryMetadataStore):

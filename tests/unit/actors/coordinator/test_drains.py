@@ -16,9 +16,9 @@ from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore, take_office
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
 from support.servers.coordination import eventually
+from support.stores.memory_store import MemoryMetadataStore
 
 Moment = Callable[[], Awaitable[object]]
 

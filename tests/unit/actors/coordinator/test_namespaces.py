@@ -22,7 +22,7 @@ from magnetar.storage.metadata import certain_writes
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import take_office
-from magnetar.storage.metadata.memory import MemoryMetadataStore
+from support.stores.memory_store import MemoryMetadataStore
 
 NAME = "public/default"
 BOUND = "max_producers_per_topic"

@@ -14,9 +14,9 @@ from magnetar.storage.metadata import certain_records, certain_writes
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import take_office
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult, unpack
 from support.fakes.bookies import until
+from support.stores.memory_store import MemoryMetadataStore
 from support.stores.silent_store import SilentStore
 
 NAME = "public/default"

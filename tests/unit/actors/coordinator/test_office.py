@@ -13,8 +13,8 @@ from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore, take_office
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned
+from support.stores.memory_store import MemoryMetadataStore
 
 KEYS = RootKeys(b"office test secret")
 

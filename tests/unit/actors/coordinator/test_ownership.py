@@ -27,8 +27,8 @@ from magnetar.storage.managed.record import ManagedLedgerRecord, OwnedRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore, take_office
-from magnetar.storage.metadata.memory import MemoryMetadataStore, MemoryRecords
 from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult, pack, unpack
+from support.stores.memory_store import MemoryMetadataStore, MemoryRecords
 
 SLOTS = 64
 TOPICS = [TopicName.parse(f"persistent://public/default/t{number}") for number in range(3)]

@@ -19,9 +19,9 @@ from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import take_office
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.slot_rows import EXCEPTIONS_PER_PAGE_MAX, SlotEntry, SlotPage, SlotRows
 from magnetar.storage.metadata.store import Guard, Write, WriteResult
+from support.stores.memory_store import MemoryMetadataStore
 
 SLOTS = 256
 TOPIC = TopicName.parse("persistent://public/default/t")

@@ -24,9 +24,9 @@ from magnetar.storage.metadata import certain_records, certain_writes
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.cluster_identity import create_cluster
 from magnetar.storage.metadata.epoch_guard import take_office
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned
 from support.fakes.bookies import until
+from support.stores.memory_store import MemoryMetadataStore
 from support.stores.silent_store import SilentStore
 
 TOPIC = TopicName.parse("persistent://public/default/own")

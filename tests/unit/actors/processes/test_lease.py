@@ -10,8 +10,8 @@ from magnetar.actors.processes.lease import LAPSED_READS, LapseWatch, renew_leas
 from magnetar.protocol.errors import MetadataUnavailable
 from magnetar.storage.metadata import keys
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore, raise_epoch
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
+from support.stores.memory_store import MemoryMetadataStore
 
 
 class FakeOffice:

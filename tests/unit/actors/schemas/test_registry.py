@@ -22,8 +22,8 @@ from magnetar.protocol.schema_types import SchemaType
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata import keys
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Guard, Write, WriteResult, pack
+from support.stores.memory_store import MemoryMetadataStore
 
 TOPIC = TopicName.parse("persistent://t/n/topic")
 STRING = SchemaDefinition(SchemaType.STRING, b"")

@@ -11,9 +11,9 @@ from magnetar.storage.bookie.checkpoint import Checkpoint
 from magnetar.storage.bookie.cookie import claim_directory, read_cookie
 from magnetar.storage.bookie.replay import format_directory
 from magnetar.storage.metadata import keys as metadata_keys
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from support.files.faulty_files import FaultyFiles
 from support.stores.bookie_kit import make_env
+from support.stores.memory_store import MemoryMetadataStore
 
 DIRECTORY = "/data/bookie-1"
 

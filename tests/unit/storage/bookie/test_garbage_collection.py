@@ -16,10 +16,10 @@ from magnetar.storage.metadata import ledger_records
 from magnetar.storage.metadata.ledger_ids import GAP, LedgerIds, RestoredIds
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata
 from magnetar.storage.metadata.ledger_records import LedgerRecords
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import pack
 from support.files.faulty_files import FaultyFiles
 from support.stores.bookie_kit import Bookie, bodies, held_ranges
+from support.stores.memory_store import MemoryMetadataStore
 
 S = BookieStatus
 CLUSTER = "cluster-1"

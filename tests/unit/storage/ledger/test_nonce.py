@@ -5,10 +5,10 @@ import pytest
 from magnetar.protocol.bookie_wire import BookieOp, BookieStatus
 from magnetar.protocol.errors import EntryCorrupt, ForeignLedger, NotEnoughBookies, RecoveryFailed
 from magnetar.storage.bookie.compaction import Compactor
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from support.fakes.bookies import Adds
 from support.files.faulty_files import FaultyFiles
 from support.stores.bookie_kit import Bookie, bodies
+from support.stores.memory_store import MemoryMetadataStore
 
 pytestmark = pytest.mark.cluster_settings(add_entry_timeout_s=0.5, read_entry_timeout_s=0.3)
 

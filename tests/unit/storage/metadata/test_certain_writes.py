@@ -5,7 +5,7 @@ import pytest
 from magnetar.protocol.errors import BadVersion, OutcomeUnknown
 from magnetar.runtime.environment import Environment
 from magnetar.storage.metadata.certain_writes import delete_certain
-from magnetar.storage.metadata.memory import MemoryMetadataStore
+from support.stores.memory_store import MemoryMetadataStore
 
 
 class LateStore(MemoryMetadataStore):

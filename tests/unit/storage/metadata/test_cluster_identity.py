@@ -6,8 +6,8 @@ from magnetar.protocol.errors import ClusterError, FormatTooNew, MetadataError
 from magnetar.protocol.slots import SLOTS_DEFAULT
 from magnetar.storage.metadata import cluster_identity, keys
 from magnetar.storage.metadata.cluster_identity import METADATA_FORMAT, convert, create_cluster, read_cluster_id
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import list_all, pack, unpack
+from support.stores.memory_store import MemoryMetadataStore
 
 
 async def old_store(assignments: int) -> MemoryMetadataStore:

@@ -9,8 +9,8 @@ import pytest
 from magnetar.protocol.errors import KeyExists, MetadataUnavailable, OutcomeUnknown
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore, raise_epoch
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Guard, Versioned, Write, WriteResult, pack
+from support.stores.memory_store import MemoryMetadataStore
 
 KEY = "topics/persistent/public/default/t"
 

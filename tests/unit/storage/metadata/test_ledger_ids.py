@@ -17,9 +17,9 @@ from magnetar.storage.metadata.ledger_ids import (
     counter_of,
     mark_restored,
 )
-from magnetar.storage.metadata.memory import MemoryMetadataStore
 from magnetar.storage.metadata.store import Versioned, pack
 from support.fakes.inline_offload import InlineOffload
+from support.stores.memory_store import MemoryMetadataStore
 
 ENV = Environment(SystemClock(), SeededChance(1), InlineOffload(), RealFiles())
 

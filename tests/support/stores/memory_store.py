@@ -1,4 +1,4 @@
-"""A metadata store in memory: for tests, and for the simulator, where it stands for the database.
+"""A metadata store in memory. In the simulator it stands for the database.
 
 The records live in a `MemoryRecords` object that outlives the store, so that a coordinator which crashed finds them
 again. Every call runs to its end without awaiting: it happens at one moment.
@@ -7,9 +7,16 @@ again. Every call runs to its end without awaiting: it happens at one moment.
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 
-from ...protocol.errors import BadVersion, KeyExists, MetadataError, MetadataUnavailable, ProtocolError, StaleEpoch
-from . import keys as metadata_keys
-from .store import (
+from magnetar.protocol.errors import (
+    BadVersion,
+    KeyExists,
+    MetadataError,
+    MetadataUnavailable,
+    ProtocolError,
+    StaleEpoch,
+)
+from magnetar.storage.metadata import keys as metadata_keys
+from magnetar.storage.metadata.store import (
     Guard,
     Versioned,
     Write,
