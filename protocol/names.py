@@ -24,8 +24,6 @@ ROLES = (ROLE_COORDINATOR, ROLE_BOOKIE, ROLE_BROKER, ROLE_ADMIN, ROLE_READER)
 
 COMPACTION_CURSOR = "__compaction"
 """The cursor of a topic's compaction; no subscription may have its name."""
-DEDUPLICATION_CURSOR = "pulsar.dedup"
-"""The same for that of its deduplication."""
 
 VERSION = "0.1.0"
 SERVER_VERSION = f"Magnetar-{VERSION}"

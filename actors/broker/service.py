@@ -39,6 +39,7 @@ from ..connections.lookup_commands import LookupCommands
 from ..connections.producer_commands import ProducerCommands
 from ..connections.schema_commands import SchemaCommands
 from ..connections.topic_list_commands import TopicListCommands
+from ..features.table import FEATURES
 from ..members.coordinator_link import CoordinatorClient
 from ..members.matched_topics import MatchedLists
 from ..members.topic_lookup import Lookups
@@ -221,6 +222,7 @@ class BrokerService:
             self._claim,
             self._retire,
             self._prepare_subscription,
+            features=FEATURES,
         )
         lists = MatchedLists(TopicWatch(env, self._coordinator))
         self.ownership = Ownership(env, self.topics)

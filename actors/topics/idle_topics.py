@@ -38,7 +38,7 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ..keeping.checks import Check
 from ..policies.effective import EffectivePolicies
-from .deduplication import DeduplicationState
+from .feature import FeatureKinds, duties
 from .owned_topic import Kept, OwnedTopic, TopicTable
 from .persistent import PersistentTopic
 from .subscription import counts_of, resume
@@ -58,7 +58,7 @@ task that closes it."""
 class IdleTopics:
     """See the module. `table` has the broker's topics."""
 
-    def __init__(self, settings: Settings, table: TopicTable, go_to_rest: GoToRest) -> None:
+    def __init__(self, settings: Settings, table: TopicTable, go_to_rest: GoToRest, features: FeatureKinds) -> None:
         self._idle: dict[OwnedTopic, None] = {}
         """Longest first."""
         self._going = 0
@@ -66,6 +66,7 @@ class IdleTopics:
         self._idle_min_s = settings.topic_idle_s
         self._table = table
         self._go_to_rest = go_to_rest
+        self._features = features
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = Tasks()
 
@@ -106,7 +107,7 @@ class IdleTopics:
             for topic in self._table.kept.get(namespace, {}).values():
                 now, kept = policies_of(TopicName.parse(topic.full_name)), topic.kept
                 if kept is not None and now is not kept.policies:
-                    if _duties(now) != _duties(kept.policies):
+                    if _duties(now, self._features) != _duties(kept.policies, self._features):
                         found.append(topic)
                     topic.kept = kept._replace(policies=now)
         return found
@@ -174,7 +175,7 @@ class IdleTopics:
             else:
                 # In one step: its next load finds what is kept.
                 self._table.keep(topic, Kept(instance.policies, _figures_of(instance)))
-                closing = self._go_to_rest(topic, duties_of(instance.policies))
+                closing = self._go_to_rest(topic, duties_of(instance.policies, self._features))
                 await asyncio.wait([closing])
         finally:
             self._going -= 1
@@ -185,7 +186,7 @@ class IdleTopics:
             self._look()
 
 
-def _duties(policies: EffectivePolicies) -> tuple[object, ...]:
+def _duties(policies: EffectivePolicies, features: FeatureKinds) -> tuple[object, ...]:
     """The policies by which a topic does something by itself."""
     return (
         policies.message_ttl,
@@ -194,23 +195,20 @@ def _duties(policies: EffectivePolicies) -> tuple[object, ...]:
         policies.inactive_topic_policies,
         policies.retention,
         policies.compaction_threshold,
-        policies.deduplication_enabled,
+        *duties(features, policies),
     )
 
 
-def duties_of(policies: EffectivePolicies) -> bytes:
+def duties_of(policies: EffectivePolicies, features: FeatureKinds) -> bytes:
     """The same for policies under which a topic does the same by itself. Never empty.
 
     Another release may write the same policies in another way. Then a topic is loaded that could have rested.
     """
-    return hashlib.blake2b(repr(_duties(policies)).encode(), digest_size=8).digest()
+    return hashlib.blake2b(repr(_duties(policies, features)).encode(), digest_size=8).digest()
 
 
 def _namespace_of(scope: str) -> str:
     return TopicName.parse(scope).namespace if "://" in scope else scope
-
-
-_STEADY = (DeduplicationState.OFF, DeduplicationState.ON)
 
 
 def may_rest(topic: PersistentTopic) -> bool:
@@ -231,7 +229,7 @@ def _has_duties(topic: PersistentTopic) -> bool:
         return True
     if COMPACTION_CURSOR in topic.ledger.cursors or topic.policies.compaction_threshold:
         return True
-    if topic.deduplication.state not in _STEADY or topic.ledger.trimmer.has_duties:
+    if any(feature.has_duties for feature in topic.features) or topic.ledger.trimmer.has_duties:
         return True
     has_backlog = any(one.backlog_entries for one in topic.subscriptions.values())
     return has_backlog and any(keeping.work(check) is not None for check in (Check.EXPIRY, Check.QUOTAS))

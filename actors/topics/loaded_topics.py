@@ -29,6 +29,7 @@ from ..compaction.topic_compaction import open_compaction_cursor
 from ..keeping.rounds import KeepingRounds, Retire
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
+from .feature import FeatureKinds
 from .idle_topics import IdleTopics, duties_of
 from .loads import AT_REST, TopicLoads
 from .non_persistent import NonPersistentTopic
@@ -54,6 +55,7 @@ class Topics:
 
     `claim(name, create)` asks the coordinator for a topic that somebody came for and this broker does not own.
     `retire(name)` has the coordinator delete a topic that nobody uses. `prepare` is that of `CommonState`.
+    `features` is the table of features.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class Topics:
         claim: Claim,
         retire: Retire,
         prepare: PrepareSubscription | None = None,
+        *,
+        features: FeatureKinds,
     ) -> None:
         self.table = TopicTable()
         self.policies = PolicyWatch(settings, self._policies_changed)
@@ -76,8 +80,9 @@ class Topics:
         self._delete_ledger = delete_ledger
         self._read_left = read_left
         self._claim = claim
-        self._idle = IdleTopics(settings, self.table, self._go_to_rest)
-        self.common = CommonState(left=self._idle.client_left, prepare=prepare)
+        self._idle = IdleTopics(settings, self.table, self._go_to_rest, features)
+        self.common = CommonState(left=self._idle.client_left, prepare=prepare, features=features)
+        self._features = features
         self._tasks = Tasks()
         self._loads = TopicLoads(
             env, settings.topic_load_concurrency_max, self.table, self._load, self._look_at, self._found_at_rest
@@ -250,7 +255,8 @@ class Topics:
         found: list[int] = []
         for name in names:
             one = left.get(name, LeftBehind())
-            found.append(AT_REST if one.rests and one.rests == duties_of(self.policies.of(name)) else one.begun_ms)
+            rests = bool(one.rests) and one.rests == duties_of(self.policies.of(name), self._features)
+            found.append(AT_REST if rests else one.begun_ms)
         return found
 
     def _found_at_rest(self, topic: OwnedTopic) -> None:

@@ -31,10 +31,10 @@ from ..keeping.inactivity import Inactivity
 from ..policies.effective import EffectivePolicies
 from .batch_index_acks import PartOfBatch
 from .dispatchers import new_dispatcher
+from .feature import TopicFeatures
 from .persistent import check_new_consumer
 from .producer import AttachedProducer
 from .publishing import Publishing
-from .stages import publish_stages
 from .subscription_members import SubscriptionMembers
 from .topic import DRAIN_TIMEOUT_S, CommonState, SubscriptionStart, TopicLife, TopicState
 
@@ -174,8 +174,7 @@ class PassingPublishing(Publishing):
     """Publishing whose entries are complete in the step in which they come."""
 
     def __init__(self, topic: "NonPersistentTopic", relay: Relay) -> None:
-        stages = publish_stages(topic.policies, topic.name, message_size_max=topic.settings.max_message_size_bytes)
-        super().__init__(topic, relay, lambda position, messages: None, stages=stages)
+        super().__init__(topic, relay, lambda position, messages: None, stages=())
         self._relay = relay
 
     def publish(
@@ -216,8 +215,13 @@ class NonPersistentTopic(TopicLife):
         self.publishing = PassingPublishing(self, Relay(env, self.subscriptions))
         self.keeping = TopicChecks(name, Inactivity(self, lambda mode: bool(self.subscriptions)))
         self.publishing.on_left = self.keeping.inactivity.used
+        self.features = TopicFeatures(common.features, self)
+        self.publishing.obstacles.append(self.features.check_producer)
         self._closing = False
         self._closed = asyncio.Event()
+        for feature in self.features:
+            feature.opened()
+        self.renew_stages()
 
     @property
     def in_use(self) -> bool:
@@ -248,9 +252,13 @@ class NonPersistentTopic(TopicLife):
 
     def use_policies(self, policies: EffectivePolicies) -> None:
         """These hold from now on; clients that are there already stay."""
-        self.policies = policies
-        before, size_max = self.publishing.stages, self.settings.max_message_size_bytes
-        self.publishing.use_stages(publish_stages(policies, self.name, before, message_size_max=size_max))
+        before, self.policies = self.policies, policies
+        self.features.policies_changed(before, policies)
+        self.renew_stages()
+
+    def renew_stages(self) -> None:
+        """Entries that arrive from now on pass the stages that the features have now."""
+        self.publishing.use_stages(self.features.stages())
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 
@@ -275,9 +283,9 @@ class NonPersistentTopic(TopicLife):
             found = self.subscriptions[name, durable] = PassingSubscription(self, name, durable=durable)
         return found
 
-    def check_consumers(self, subscription: SubscriptionMembers) -> None:
-        """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
-        check_new_consumer(self, subscription)
+    def check_consumer(self, subscription: SubscriptionMembers, consumer: AttachedConsumer) -> None:
+        """Raise what the topic has against one more consumer."""
+        check_new_consumer(self, subscription, consumer)
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Raises SubscriptionNotFound; BrokerMetadataError while it has consumers, unless forced."""
@@ -337,7 +345,10 @@ class NonPersistentTopic(TopicLife):
                 if not subscription.closed:
                     subscription.close()
             self.publishing.use_stages(())
+            for feature in self.features:
+                feature.closing()
             await self._tasks.close()
         finally:
             self._become(TopicState.CLOSED)
             self._closed.set()
+            self.features.let_go()

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from ...protocol.errors import (
     ends_topic,
 )
 from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position, WireMessageId
-from ...protocol.names import COMPACTION_CURSOR, DEDUPLICATION_CURSOR
+from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topic_figures import CursorFigures, LedgerFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
@@ -50,10 +51,11 @@ from ..policies.effective import EffectivePolicies
 from ..policies.subscription_types import SubscriptionType
 from ..rates.dispatch import DispatchRates
 from .batch_index_acks import PartOfBatch
-from .deduplication import Deduplication
 from .dispatchers import type_name
+from .feature import TopicFeatures
+from .producer import AttachedProducer
 from .publishing import Publishing
-from .stages import publish_stages
+from .stages import Terminated
 from .subscription import Subscription, let_go
 from .subscription_members import SubscriptionMembers
 from .topic import DRAIN_TIMEOUT_S, CommonState, SubscriptionStart, TopicLife, TopicState
@@ -117,8 +119,9 @@ def check_subscription_type(topic: "Topic", subscription_type: int) -> None:
         )
 
 
-def check_new_consumer(topic: "Topic", subscription: SubscriptionMembers) -> None:
-    """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
+def check_new_consumer(topic: "Topic", subscription: SubscriptionMembers, consumer: AttachedConsumer) -> None:
+    """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have, and what a
+    feature has against the consumer."""
     policies = topic.policies
     if 0 < policies.max_consumers_per_topic <= sum(len(one.consumers) for one in topic.subscriptions.values()):
         raise ConsumerBusy(
@@ -129,6 +132,8 @@ def check_new_consumer(topic: "Topic", subscription: SubscriptionMembers) -> Non
             f"subscription {subscription.name} of {topic.name.full} has as many consumers as it may have: close one, "
             "or raise maxConsumersPerSubscription"
         )
+    for feature in topic.features:
+        feature.check_consumer(subscription, consumer)
 
 
 PREPARE_TRIES_MAX = 20
@@ -164,7 +169,6 @@ class PersistentTopic(TopicLife):
         epochs = ledger.topic_epoch
         self.last_publish = LastPublish(ledger)
         self.publishing = Publishing(self, ledger, common.counts.remember, stages=(), epochs=epochs)
-        self.deduplication = Deduplication(self)
         self._rates = DispatchRates(policies, self.publishing.published)
         self.counts = common.counts
         self._prepare = common.prepare
@@ -172,7 +176,8 @@ class PersistentTopic(TopicLife):
         self.failover_topic = FailoverTopic(name.full, name.partition)
         self.compaction = TopicCompaction(self, common.compactions, lambda: self.policies.compaction_threshold)
         self.keeping = TopicKeeping(self)
-        self.publishing.obstacles.append(self.keeping.check_producer)
+        self.features = TopicFeatures(common.features, self)
+        self.publishing.obstacles.append(self._check_producer)
         self.publishing.on_left = self.keeping.inactivity.left
         self.keeping.inactivity.on_left = partial(common.left, name)
         self._on_terminal = on_terminal
@@ -183,6 +188,8 @@ class PersistentTopic(TopicLife):
         ledger.on_appended.append(self._appended)
         ledger.on_fenced.append(self._ledger_fenced)
         ledger.on_trimmed.append(self._ledgers_trimmed)
+        for feature in self.features:
+            feature.opened()
         self._apply_policies()
 
     @property
@@ -265,7 +272,8 @@ class PersistentTopic(TopicLife):
         encrypt now, and does not, is refused with its next message.
         """
         delays_changed = policies.delayed_delivery != self.policies.delayed_delivery
-        self.policies = policies
+        before, self.policies = self.policies, policies
+        self.features.policies_changed(before, policies)
         self._apply_policies()
         self.compaction.prepare()
         if self._rates.use(policies):
@@ -281,23 +289,20 @@ class PersistentTopic(TopicLife):
                 subscription.use_limits(limits)
 
     def _apply_policies(self) -> None:
-        judged = self.deduplication.in_place
-        self.deduplication.use_policies()
-        stages = publish_stages(
-            self.policies,
-            self.name,
-            self.publishing.stages,
-            self.deduplication,
-            message_size_max=self.settings.max_message_size_bytes,
-            terminated=self.ledger.termination.end is not None,
-        )
-        self.publishing.use_stages(stages)
-        if self.deduplication.in_place and not judged:
-            self.publishing.disconnect_all()  # they come back, and learn where their sequence ids go on
+        self.renew_stages()
         copies = self.policies.persistence  # for ledgers to come; as in Pulsar, the one that is written stays as it is
         self.ledger.use_copies(copies.ensemble_size, copies.write_quorum, copies.ack_quorum)
         retention = self.policies.retention
         self.ledger.trimmer.use_retention(Retention.of(retention.time_minutes, retention.size_mb))
+
+    def renew_stages(self) -> None:
+        """Entries that arrive from now on pass the stages that the features have now."""
+        before, stages = self.publishing.stages, self.features.stages()
+        if self.ledger.termination.end is not None:
+            stages = (Terminated(self.name), *stages)
+        self.publishing.use_stages(stages)
+        if any(stage.renews_producers and stage not in before for stage in stages):
+            self.publishing.disconnect_all()  # they come back, and learn where their sequence ids go on
 
     # -- subscriptions -------------------------------------------------------------------------------------------
 
@@ -315,7 +320,7 @@ class PersistentTopic(TopicLife):
         Raises SubscriptionNotFound without `create`, ServiceUnitNotReady, and what writing the cursor raises.
         """
         self.check_open()
-        if name in (COMPACTION_CURSOR, DEDUPLICATION_CURSOR):
+        if name == COMPACTION_CURSOR or self.features.owns_cursor(name):
             raise NotAllowedError(f"{name} is the name of a cursor of the broker's own: choose another name")
         found = self.subscriptions.get((name, durable))
         if found is not None and not found.closed:
@@ -336,9 +341,13 @@ class PersistentTopic(TopicLife):
                 found = self._adopt(name, cursor, durable=durable)
             return found
 
-    def check_consumers(self, subscription: SubscriptionMembers) -> None:
-        """Raise ConsumerBusy when the topic, or the subscription, has as many consumers as it may have."""
-        check_new_consumer(self, subscription)
+    def check_consumer(self, subscription: SubscriptionMembers, consumer: AttachedConsumer) -> None:
+        """Raise what the topic has against one more consumer."""
+        check_new_consumer(self, subscription, consumer)
+
+    def _check_producer(self, producer: AttachedProducer) -> None:
+        self.keeping.check_producer()
+        self.features.check_producer(producer)
 
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a durable subscription. Raises SubscriptionNotFound; BrokerMetadataError while it has consumers,
@@ -440,7 +449,7 @@ class PersistentTopic(TopicLife):
         """Rates, backlogs, producers and subscriptions."""
         now_s = asyncio.get_running_loop().time()
         publishing, quotas = self.publishing, self.policies.backlog_quota_map
-        return TopicFigures(
+        figures = TopicFigures(
             state=self.state.value,
             epoch=self.epoch,
             topic_epoch=publishing.topic_epoch,
@@ -458,7 +467,6 @@ class PersistentTopic(TopicLife):
             backlog_quota_s=quotas[QuotaType.MESSAGE_AGE].time_s,
             created_ms=self.ledger.created_ms,
             last_publish_ms=self.last_publish.at_ms,
-            deduplication=self.deduplication.state.value,
             producers=[producer.figures(now_s) for producer in publishing.producers.values()],
             subscriptions=[
                 *(one.figures(now_s) for _, one in sorted(self.subscriptions.items(), key=lambda pair: pair[0])),
@@ -466,6 +474,7 @@ class PersistentTopic(TopicLife):
             ],
             compaction=self.compaction.figures(),
         )
+        return replace(figures, **self.features.figures())
 
     def describe_storage(self) -> StorageFigures:
         """The chain of ledgers and the cursors."""
@@ -527,7 +536,8 @@ class PersistentTopic(TopicLife):
                 subscription.disconnect_all(for_reset=True)
                 subscription.close()
             self.publishing.use_stages(())
-            self.deduplication.close()
+            for feature in self.features:
+                feature.closing()
             self.keeping.note_idle()
             await self._tasks.close()
             try:
@@ -593,5 +603,5 @@ def _let_go(topic: PersistentTopic) -> None:
     topic.ledger.on_trimmed.clear()
     for subscription in topic.subscriptions.values():
         let_go(subscription)
-    for part in (topic.publishing, topic.deduplication, topic.compaction, topic.keeping):
+    for part in (topic.publishing, topic.features, topic.compaction, topic.keeping):
         part.let_go()

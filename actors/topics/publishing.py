@@ -19,7 +19,7 @@ each stage's decision (one file per stage). The topic is told of a failure, and 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from ...protocol.commands import send_error, send_receipt
 from ...protocol.entries import is_marker
@@ -70,6 +70,9 @@ NO_POSITION: Position = (-1, -1)
 class PublishStage:
     """One condition on what a topic stores. Nothing here may block, wait or raise, but for `check_producer`, which may
     raise, and `ready`, which may wait."""
+
+    renews_producers: ClassVar[bool] = False
+    """Whether producers have to attach again when the stage comes into place."""
 
     @property
     def is_ready(self) -> bool:
@@ -144,7 +147,7 @@ class Publishing:
         """Whether a chunk of a larger message was published since the topic was loaded."""
         self._remember = remember
         self._stages = stages
-        self.obstacles: list[Callable[[], None]] = []
+        self.obstacles: list[Callable[[AttachedProducer], None]] = []
         """What else may keep producers away: called for each that comes, and raises what it is refused with."""
         self.on_left: Callable[[], None] = lambda: None
         """Called when a producer has left."""
@@ -172,7 +175,7 @@ class Publishing:
         for stage in self._stages:
             stage.check_producer(producer)
         for check in self.obstacles:
-            check()
+            check(producer)
 
     @property
     def is_ready(self) -> bool:

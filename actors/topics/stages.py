@@ -1,16 +1,18 @@
-"""Which publish stages a topic has, in the order in which an entry passes them."""
+"""Publish stages that are a policy and little else, each with the feature that has it."""
 
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ...protocol.errors import BrokerMetadataError, NotAllowedError, TopicTerminated
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...protocol.topics import TopicName
-from ..policies.effective import EffectivePolicies
 from ..policies.rates import PublishRate
 from ..rates.publish import PublishThrottle
-from .deduplication import Deduplication
+from .feature import TopicFeature
 from .producer import AttachedProducer, Publish
 from .publishing import PublishStage, Refusal
+
+if TYPE_CHECKING:
+    from .loaded_topics import Topic
 
 
 class EncryptionRequired(PublishStage):
@@ -92,32 +94,48 @@ class Terminated(PublishStage):
         return Refusal(TopicTerminated(self._text))
 
 
-def publish_stages(
-    policies: EffectivePolicies,
-    name: TopicName,
-    before: Iterable[PublishStage] = (),
-    deduplication: Deduplication | None = None,
-    *,
-    message_size_max: int = 0,
-    terminated: bool = False,
-) -> tuple[PublishStage, ...]:
-    """The stages of a topic; none for a plain one. They are made again when the topic is loaded, or its policies
-    change: what must outlive that belongs to the topic, or is taken over from the stages that it had `before`. What
-    passes deduplication is appended. `message_size_max` is the broker's: a topic's counts if it is smaller."""
-    stages: list[PublishStage] = []
-    if terminated:
-        stages.append(Terminated(name))
-    if policies.encryption_required:
-        stages.append(EncryptionRequired(name))
-    delays = policies.delayed_delivery
-    if delays.active and delays.max_delay_ms > 0 and name.persistent:
-        stages.append(DeliveryDelayBound(delays.max_delay_ms))
-    if 0 < policies.max_message_size < message_size_max:
-        stages.append(MessageSizeLimit(policies.max_message_size))
-    if deduplication is not None and deduplication.in_place:
-        stages.append(deduplication)
-    rate = policies.publish_rate
-    if rate.is_limit:
-        same = [stage for stage in before if isinstance(stage, PublishRateLimit) and stage.throttle.rate == rate]
-        stages.append(same[0] if same else PublishRateLimit(rate))
-    return tuple(stages)
+class EncryptionDemand(TopicFeature):
+    """Feature: producers must encrypt."""
+
+    name = "encryption required"
+    policies = ("encryption_required",)
+
+    def __init__(self, topic: "Topic") -> None:
+        self._topic = topic
+
+    def stage(self) -> PublishStage | None:
+        return EncryptionRequired(self._topic.name) if self._topic.policies.encryption_required else None
+
+
+class LargestMessage(TopicFeature):
+    """Feature: a topic may have a bound of its own for the size of messages. It counts if it is below the broker's."""
+
+    name = "largest message"
+    policies = ("max_message_size",)
+
+    def __init__(self, topic: "Topic") -> None:
+        self._topic = topic
+
+    def stage(self) -> PublishStage | None:
+        bound = self._topic.policies.max_message_size
+        return MessageSizeLimit(bound) if 0 < bound < self._topic.settings.max_message_size_bytes else None
+
+
+class PublishRates(TopicFeature):
+    """Feature: a topic takes so much in a second."""
+
+    name = "publish rate"
+    policies = ("publish_rate",)
+
+    def __init__(self, topic: "Topic") -> None:
+        self._topic = topic
+        self._limit: PublishRateLimit | None = None
+        """It goes on counting as long as the rate is the same."""
+
+    def stage(self) -> PublishStage | None:
+        rate = self._topic.policies.publish_rate
+        if not rate.is_limit:
+            self._limit = None
+        elif self._limit is None or self._limit.throttle.rate != rate:
+            self._limit = PublishRateLimit(rate)
+        return self._limit

@@ -178,7 +178,7 @@ class SubscriptionMembers(SubscriptionActs):
         self._check_open()
         if consumer.connection.closed:
             raise ServiceUnitNotReady("the connection ended")
-        self.topic.check_consumers(self)
+        self.topic.check_consumer(self, consumer)
         dispatcher = self.dispatcher
         if dispatcher is None:
             dispatcher = self.new_dispatcher(subscription_type, consumer)

@@ -31,6 +31,7 @@ from ..compaction.topic_compaction import RUNNING_MAX
 from ..dispatch.failover import HeldTopics
 from ..dispatch.message_counts import MessageCounts
 from ..rates.subscribe import SubscribeRates
+from .feature import FeatureKinds
 
 DRAIN_TIMEOUT_S = 3.0
 
@@ -92,6 +93,8 @@ class CommonState:
     """Called before a durable subscription is created on partition 0 of a topic."""
     left: Callable[[TopicName], None] = lambda name: None
     """Called when a client has left a topic."""
+    features: FeatureKinds = ()
+    """The table of features."""
     compactions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RUNNING_MAX))
     """Held by each compaction that runs."""
 

@@ -8,6 +8,7 @@ from random import Random
 
 from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import ServerConnection
+from magnetar.actors.features.table import FEATURES
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.commands import encode
@@ -46,7 +47,7 @@ def _front() -> BrokerFront:
     front.env.close()
     front.env = make_env()
     ledgers = (front._open_ledger, front._delete_ledger, front._read_left)
-    front.topics = Topics(front.env, _SETTINGS, *ledgers, front.lookups.claim, front.retire)  # type: ignore[arg-type]
+    front.topics = Topics(front.env, _SETTINGS, *ledgers, front.lookups.claim, front.retire, features=FEATURES)  # type: ignore[arg-type]
     front.topics.policies.listing_began()
     front.topics.policies.listing_ended()
     front.topics.assign(TOPIC, 1, load=False)

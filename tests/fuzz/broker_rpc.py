@@ -15,6 +15,7 @@ from typing import Any
 from magnetar.actors.broker.health import HealthMethods
 from magnetar.actors.broker.methods import BrokerRpc
 from magnetar.actors.broker.ownership import Ownership
+from magnetar.actors.features.table import FEATURES
 from magnetar.actors.schemas.registry import SchemaRegistry
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.actors.topics.persistent import PersistentTopic
@@ -57,7 +58,7 @@ class _Broker:
         self._bookies.env = self._env = make_env()
         self._ledgers = Ledgers(self._env, self._bookies.metadata, self._bookies.new_client(), _SETTINGS)
         ledgers = (self._open_ledger, self._delete_ledger, self._read_left)
-        self.topics = Topics(self._env, _SETTINGS, *ledgers, self._claim, self._retire)  # type: ignore[arg-type]
+        self.topics = Topics(self._env, _SETTINGS, *ledgers, self._claim, self._retire, features=FEATURES)  # type: ignore[arg-type]
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
         schemas = SchemaRegistry(self._env, lambda: self._bookies.metadata)

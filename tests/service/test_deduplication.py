@@ -4,6 +4,7 @@ import pulsar
 import pytest
 
 import magnetar
+from magnetar.actors.deduplication.topic_deduplication import Deduplication
 from magnetar.protocol.pulsar_pb2 import BaseCommand
 from support.clients.wire_peer import WirePeer, entry
 from support.servers.broker_bench import until
@@ -60,7 +61,7 @@ def test_raw_frames_meet_pulsars_receipts_for_duplicates_of_messages_and_batches
         await again.close()
 
     cluster.run(talk())
-    assert topic_of(cluster, topic).deduplication.state.value == "Enabled"
+    assert topic_of(cluster, topic).features.of(Deduplication).state.value == "Enabled"
     assert stored(cluster, magnetar, topic) == [b"0", b"1", b"2"]
 
 
@@ -117,7 +118,7 @@ def test_a_topic_that_is_loaded_again_knows_what_it_has(cluster):
             producer.close()
             loaded = topic_of(cluster, topic)
             if crash:
-                loaded.deduplication.take_snapshot = lambda: None
+                loaded.features.of(Deduplication).take_snapshot = lambda: None
             cluster.run(cluster.brokers[1].topics.release(topic))
     finally:
         client.close()
@@ -142,7 +143,7 @@ def test_the_policy_switches_it_on_and_off_on_a_loaded_topic(cluster):
         return places[1].entryId != NO_PLACE
 
     async def until_it_is(state):
-        await until(lambda: cluster.brokers[1].topics.loaded[topic].deduplication.state.value == state)
+        await until(lambda: cluster.brokers[1].topics.loaded[topic].features.of(Deduplication).state.value == state)
 
     async def switch():
         assert not await twice(0)

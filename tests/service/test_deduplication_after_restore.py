@@ -5,8 +5,8 @@ import sqlite3
 from pathlib import Path
 
 import magnetar
+from magnetar.actors.deduplication.topic_deduplication import DEDUPLICATION_CURSOR
 from magnetar.protocol.message_id import Position
-from magnetar.protocol.names import DEDUPLICATION_CURSOR
 from magnetar.runtime.environment import Environment
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.metadata.ledger_ids import mark_restored

@@ -62,6 +62,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.dispatch": BASE,
     "actors.policies": BASE,
     "actors.compaction": BASE | {"storage.managed"},
+    "actors.deduplication": BASE | {"actors.policies", "actors.topics", "storage.managed"},
+    "actors.features": BASE | {"actors.deduplication", "actors.topics"},
     "actors.delays": BASE | {"actors.dispatch", "actors.policies", "storage.ledger", "storage.managed"},
     "actors.rates": BASE | {"actors.dispatch", "actors.policies"},
     "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
@@ -72,7 +74,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.connections": BASE
     | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},
     "actors.broker": BASE
-    | {"actors.balancing", "actors.connections", "actors.topics", "actors.members", "actors.schemas"}
+    | {"actors.balancing", "actors.connections", "actors.features", "actors.topics", "actors.members", "actors.schemas"}
     | {"storage.managed", "storage.ledger", "storage.metadata"},
     "actors.bookie": BASE | {"actors.members", "storage.bookie", "storage.metadata"},
     "actors.desired": BASE | {"actors.members", "storage.metadata"},

@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
+from magnetar.actors.features.table import FEATURES
 from magnetar.actors.topics.idle_topics import duties_of
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.topics import TopicName, topic_of_path
@@ -104,7 +105,7 @@ def _is_loaded(
     if broker is None or broker.topics.table.granted(name.full) is None:
         return False
     return name.full in broker.topics.loaded or may_stay_unloaded(
-        record.rests, _rests_under(broker, name), duties_of(broker.topics.policies.of(name))
+        record.rests, _rests_under(broker, name), duties_of(broker.topics.policies.of(name), FEATURES)
     )
 
 
@@ -119,4 +120,4 @@ def may_stay_unloaded(mark: bytes, rests_under: bytes, duties: bytes) -> bool:
 def _rests_under(broker: BrokerService, name: TopicName) -> bytes:
     """The policies under which a topic rests in the memory of its broker. Empty where it does not."""
     topic = broker.topics.table.find(name.full)
-    return b"" if topic is None or topic.kept is None else duties_of(topic.kept.policies)
+    return b"" if topic is None or topic.kept is None else duties_of(topic.kept.policies, FEATURES)

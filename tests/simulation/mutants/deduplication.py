@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from magnetar.actors.topics.deduplication import Deduplication, SequenceIds
+from magnetar.actors.deduplication.topic_deduplication import Deduplication, SequenceIds
 from magnetar.protocol.message_id import Position
 from magnetar.storage.managed import cursor_storage
 from magnetar.storage.managed.cursor import Cursor

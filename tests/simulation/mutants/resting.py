@@ -46,7 +46,7 @@ class _Any(bytes):
 
 def _leave_at_rest_under_other_policies(stack: ExitStack) -> None:
     """The next owner does not compare the policies under which a topic was left at rest."""
-    replace(stack, loaded_topics, "duties_of", lambda policies: _Any())
+    replace(stack, loaded_topics, "duties_of", lambda policies, features: _Any())
 
 
 def _do_not_hear_of_duties(stack: ExitStack) -> None:

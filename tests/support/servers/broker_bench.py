@@ -10,6 +10,7 @@ from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import ServerConnection
 from magnetar.actors.connections.forwarding import Forwards
 from magnetar.actors.connections.limits import ConnectionLimits, PublishBudget
+from magnetar.actors.features.table import FEATURES
 from magnetar.actors.members.broker_addresses import Reach, reach
 from magnetar.actors.members.contracts_coordinator import BrokerInfo
 from magnetar.actors.schemas.registry import SchemaRegistry
@@ -87,7 +88,7 @@ class BrokerFront:
         self.ledgers: dict[str, MemoryManagedLedger] = {}
         self.lookups = FixedLookups()
         ledgers = (self._open_ledger, self._delete_ledger, self._read_left)
-        self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim, self.retire)  # type: ignore[arg-type]
+        self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim, self.retire, features=FEATURES)  # type: ignore[arg-type]
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
         self.metadata = MemoryMetadataStore()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from magnetar.actors.connections import producer_commands
-from magnetar.actors.topics.deduplication import Deduplication
+from magnetar.actors.deduplication.topic_deduplication import Deduplication
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandCloseProducer, CommandProducer, ServerError
 from support.clients.wire_peer import WirePeer
 from support.fakes.bookies import FakeCluster

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from magnetar.actors.features.table import FEATURES
 from magnetar.actors.topics.idle_topics import duties_of
 from magnetar.actors.topics.owned_topic import OwnedState
 from magnetar.protocol.errors import MetadataUnavailable, ServiceUnitNotReady
@@ -254,7 +255,7 @@ async def test_the_next_owner_finds_a_topic_at_rest_and_one_that_was_opened_sinc
         await leave(peer)
         await until(lambda: rests(front))
         (left,) = await left_behind(front.storage.metadata, [NAME.path])
-        assert left == LeftBehind(duties_of(front.topics.policies.of(NAME)), 0)
+        assert left == LeftBehind(duties_of(front.topics.policies.of(NAME), FEATURES), 0)
         front.topics.assign(TOPIC, 2, load=True)  # as its next owner gets it
         front.topics.revoke(TOPIC)
         front.topics.assign(TOPIC, 3, load=True)

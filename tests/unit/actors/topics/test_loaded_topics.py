@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.actors.features.table import FEATURES
 from magnetar.actors.topics.idle_topics import duties_of
 from magnetar.actors.topics.owned_topic import OwnedState
 from magnetar.actors.topics.persistent import PersistentTopic
@@ -73,7 +74,7 @@ async def test_loads_are_bounded_and_those_with_a_client_go_first():
 async def test_gained_topics_load_by_how_they_were_left_and_those_at_rest_do_not():
     async with broker_front(topic_load_concurrency_max=1) as front:
         name = "persistent://public/default/m{}".format
-        at_rest = duties_of(front.topics.policies.of(NAME))
+        at_rest = duties_of(front.topics.policies.of(NAME), FEATURES)
         front.left = {
             name(0): LeftBehind(at_rest),
             name(1): LeftBehind(b"under other policies"),
@@ -91,7 +92,7 @@ async def test_gained_topics_load_by_how_they_were_left_and_those_at_rest_do_not
 
 async def test_a_policy_that_gives_a_topic_at_rest_something_to_do_loads_it():
     async with broker_front() as front:
-        front.left = {TOPIC: LeftBehind(duties_of(front.topics.policies.of(NAME)))}
+        front.left = {TOPIC: LeftBehind(duties_of(front.topics.policies.of(NAME), FEATURES))}
         front.topics.assign(TOPIC, 2, load=True)
         await until(lambda: state_of(front) is OwnedState.RESTING)
         front.topics.policies.take([("public/default", 1, {"message_ttl": 5})])

@@ -1,13 +1,16 @@
 """Publish stages, without a socket: what each one decides, and in which order publishing asks them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from magnetar.actors.features.table import FEATURES
 from magnetar.actors.policies.effective import EffectivePolicies
+from magnetar.actors.topics.feature import TopicFeatures
 from magnetar.actors.topics.producer import AttachedProducer, ProducerState, Publish
 from magnetar.actors.topics.publishing import Publishing, PublishStage, Refusal
-from magnetar.actors.topics.stages import EncryptionRequired, MessageSizeLimit, publish_stages
+from magnetar.actors.topics.stages import EncryptionRequired, MessageSizeLimit
 from magnetar.actors.topics.topic import TopicState
 from magnetar.protocol.commands import send_error, send_receipt
 from magnetar.protocol.errors import BookieUnavailable, BrokerMetadataError, NotAllowedError
@@ -119,15 +122,22 @@ class Bench:
         self.publishing.publish(self.producer, sequence_id, 0, 1, b"entry", metadata)
 
 
+def stages_of(policies):
+    """The stages of a topic whose broker takes messages of 100 bytes."""
+    topic = SimpleNamespace(name=NAME, policies=policies, settings=SimpleNamespace(max_message_size_bytes=100))
+    kinds = [kind for kind in FEATURES if not kind.persistent_only]
+    return TopicFeatures(kinds, topic).stages()  # type: ignore[arg-type]
+
+
 # -- encryption required -----------------------------------------------------------------------------------------------
 
 
 def test_a_plain_topic_has_no_stages():
-    assert publish_stages(PLAIN_POLICIES, NAME, message_size_max=100) == ()
+    assert stages_of(PLAIN_POLICIES) == ()
 
 
 def test_the_policy_makes_the_stage_that_requires_encryption():
-    stages = publish_stages(replace(PLAIN_POLICIES, encryption_required=True), NAME, message_size_max=100)
+    stages = stages_of(replace(PLAIN_POLICIES, encryption_required=True))
     assert [type(stage) for stage in stages] == [EncryptionRequired]
 
 
@@ -201,7 +211,7 @@ async def test_every_stage_hears_once_of_an_entry_that_was_not_stored():
 
 @pytest.mark.parametrize(("bound", "counts"), [(0, False), (99, True), (100, False)])
 def test_a_topics_largest_message_counts_if_it_is_smaller_than_the_brokers(bound, counts):
-    stages = publish_stages(replace(PLAIN_POLICIES, max_message_size=bound), NAME, message_size_max=100)
+    stages = stages_of(replace(PLAIN_POLICIES, max_message_size=bound))
     assert [type(stage) for stage in stages] == ([MessageSizeLimit] if counts else [])
 
 

@@ -59,18 +59,22 @@ from ...protocol.errors import (
     SubscriptionNotFound,
 )
 from ...protocol.message_id import Position
-from ...protocol.names import DEDUPLICATION_CURSOR
 from ...protocol.pulsar_pb2 import MessageMetadata
 from ...runtime.backoff import Backoff
 from ...runtime.gone import GONE
+from ...runtime.settings.deduplication import DeduplicationSettings
 from ...runtime.transitions import check_transition
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.cursor_storage import CursorKind
-from .producer import Publish
-from .publishing import DUPLICATE, Duplicate, PublishStage, Refusal
+from ..policies.effective import EffectivePolicies
+from ..topics.feature import FeatureCursor, TopicFeature
+from ..topics.producer import Publish
+from ..topics.publishing import DUPLICATE, Duplicate, PublishStage, Refusal
 
 if TYPE_CHECKING:
-    from .persistent import PersistentTopic
+    from ..topics.persistent import PersistentTopic
+
+DEDUPLICATION_CURSOR = "pulsar.dedup"
 
 logger = logging.getLogger(__name__)
 
@@ -178,8 +182,19 @@ class SequenceIds:
 NEW = Verdict.NEW
 
 
-class Deduplication(PublishStage):
-    """See the module. It belongs to the topic: changes of policies do not make a new one."""
+STEADY = (_S.OFF, _S.ON)
+
+
+class Deduplication(TopicFeature, PublishStage):
+    """See the module. The feature is its own stage: changes of policies do not make a new one."""
+
+    name = "deduplication"
+    settings = DeduplicationSettings
+    policies = ("deduplication_enabled", "deduplication_snapshot_interval_seconds")
+    duties = ("deduplication_enabled",)
+    cursors = (FeatureCursor(DEDUPLICATION_CURSOR, CursorKind.DEDUPLICATION),)
+    persistent_only = True
+    renews_producers = True
 
     def __init__(self, host: "PersistentTopic") -> None:
         self.state = _S.OFF
@@ -209,8 +224,23 @@ class Deduplication(PublishStage):
 
     # -- the policy ------------------------------------------------------------------------------------------------
 
-    def use_policies(self) -> None:
-        """The topic was loaded, or has other policies."""
+    def opened(self) -> None:
+        self._use_policies()
+
+    def policies_changed(self, before: EffectivePolicies) -> None:
+        self._use_policies()
+
+    def stage(self) -> PublishStage | None:
+        return self if self.in_place else None
+
+    @property
+    def has_duties(self) -> bool:
+        return self.state not in STEADY
+
+    def figures(self) -> Mapping[str, object]:
+        return {"deduplication": self.state.value}
+
+    def _use_policies(self) -> None:
         if self._host.policies.deduplication_enabled:
             if self.state is _S.OFF:
                 self._in_doubt = self._host.publishing.pending > 0
@@ -297,14 +327,12 @@ class Deduplication(PublishStage):
         self._cursor.take_snapshot(self._known, properties)
         self._host.cursor_moved()
 
-    def close(self) -> None:
-        """The topic closes, and writes its cursors next."""
+    def closing(self) -> None:
         self.take_snapshot()
         self._closed = True
         self._let_in()
 
     def let_go(self) -> None:
-        """The topic is closed."""
         self._host = cast("PersistentTopic", GONE)
 
     def _stop_timer(self) -> None:
@@ -440,7 +468,8 @@ class Deduplication(PublishStage):
         self._become(_S.OFF)
         self._host.cursor_moved()
         if self._host.policies.deduplication_enabled:  # again, meanwhile
-            self._host.use_policies(self._host.policies)
+            self._use_policies()
+            self._host.renew_stages()
 
 
 def _is_numbered(metadata: MessageMetadata) -> bool:

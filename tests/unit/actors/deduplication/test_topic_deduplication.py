@@ -6,17 +6,22 @@ from types import SimpleNamespace
 
 import pytest
 
+from magnetar.actors.deduplication import topic_deduplication
+from magnetar.actors.deduplication.topic_deduplication import (
+    DEDUPLICATION_CURSOR,
+    Deduplication,
+    DeduplicationState,
+    SequenceIds,
+    Verdict,
+)
 from magnetar.actors.policies.effective import EffectivePolicies
-from magnetar.actors.topics import deduplication
-from magnetar.actors.topics.deduplication import Deduplication, DeduplicationState, SequenceIds, Verdict
+from magnetar.actors.topics.feature import TopicFeatures
 from magnetar.actors.topics.producer import AttachedProducer, ProducerState
 from magnetar.actors.topics.publishing import Publishing
-from magnetar.actors.topics.stages import publish_stages
 from magnetar.actors.topics.topic import TopicState
 from magnetar.protocol.commands import send_receipt
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import BookieUnavailable, EntryCorrupt, EntryUnknown, NoSuchEntry, NoSuchLedger
-from magnetar.protocol.names import DEDUPLICATION_CURSOR
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.settings.declarations import Settings
@@ -121,13 +126,18 @@ class Topic:
         self.ledger = ledger if ledger is not None else Ledger()
         self.tasks = []
         self.publishing = Publishing(self, self.ledger, lambda *_: None, stages=())
-        self.deduplication = Deduplication(self)
-        self.use_policies(self.policies)
+        self.features = TopicFeatures((Deduplication,), self)  # type: ignore[arg-type]
+        self.deduplication = self.features.of(Deduplication)
+        self.deduplication.opened()
+        self.renew_stages()
 
     def use_policies(self, policies):
-        self.policies = policies
-        self.deduplication.use_policies()
-        self.publishing.use_stages(publish_stages(policies, NAME, (), self.deduplication))
+        before, self.policies = self.policies, policies
+        self.features.policies_changed(before, policies)
+        self.renew_stages()
+
+    def renew_stages(self):
+        self.publishing.use_stages(self.features.stages())
 
     def check_open(self):
         pass
@@ -282,7 +292,7 @@ async def test_a_snapshot_has_the_ids_of_everything_up_to_its_place():
         topic.send(number)
     topic.ledger.store(4)
     assert (topic.cursor.mark_delete_position, topic.cursor.properties) == ((7, 2), {"p": "2"})
-    topic.deduplication.close()
+    topic.deduplication.closing()
     assert (topic.cursor.mark_delete_position, topic.cursor.properties) == ((7, 3), {"p": "3"})
     topic.ledger.fail()  # what is under way ends later
     assert topic.deduplication.state is DeduplicationState.ON
@@ -324,11 +334,11 @@ def losing(ledger, lost, error):
 
 @pytest.mark.parametrize("error", [NoSuchEntry("none has it"), EntryCorrupt("no copy"), NoSuchLedger("gone")])
 async def test_a_lost_entry_is_asked_for_a_few_times_and_then_passed(error, monkeypatch, caplog):
-    monkeypatch.setattr(deduplication, "RETRY_INITIAL_S", 0.001)
+    monkeypatch.setattr(topic_deduplication, "RETRY_INITIAL_S", 0.001)
     ledger = stored_by(9)
     reads = losing(ledger, (2, 3, 8), error)
     topic = await ready(ledger)
-    assert reads == {2: deduplication.LOST_TRIES, 3: 1, 8: 1}
+    assert reads == {2: topic_deduplication.LOST_TRIES, 3: 1, 8: 1}
     assert topic.deduplication.last_sequence_id("p") == 7
     assert "3 entries of persistent://public/default/t in front of (7, 9) are lost" in caplog.text
     topic.send(8)
@@ -337,12 +347,12 @@ async def test_a_lost_entry_is_asked_for_a_few_times_and_then_passed(error, monk
 
 
 async def test_an_entry_that_may_exist_is_waited_for_and_an_operator_can_end_that(monkeypatch, caplog):
-    monkeypatch.setattr(deduplication, "RETRY_INITIAL_S", 0.001)
-    monkeypatch.setattr(deduplication, "RETRY_MAX_S", 0.002)
+    monkeypatch.setattr(topic_deduplication, "RETRY_INITIAL_S", 0.001)
+    monkeypatch.setattr(topic_deduplication, "RETRY_MAX_S", 0.002)
     ledger = stored_by(3)
     reads = losing(ledger, (1,), EntryUnknown("a bookie is away"))
     topic = Topic(ledger)
-    await until(lambda: reads[1] > 3 * deduplication.LOST_TRIES)
+    await until(lambda: reads[1] > 3 * topic_deduplication.LOST_TRIES)
     assert topic.deduplication.state is DeduplicationState.REPLAYING and not topic.publishing.is_ready
     assert "switch deduplication off for this topic" in caplog.text
     topic.use_policies(EffectivePolicies.resolve(Settings()))

@@ -1,0 +1,15 @@
+"""All features of topics, in the order in which they are asked and in which entries pass their stages.
+
+A publish rate stands last: what another stage refuses does not count.
+"""
+
+from ..deduplication.topic_deduplication import Deduplication
+from ..topics.feature import FeatureKinds
+from ..topics.stages import EncryptionDemand, LargestMessage, PublishRates
+
+FEATURES: FeatureKinds = (
+    EncryptionDemand,
+    LargestMessage,
+    Deduplication,
+    PublishRates,
+)
