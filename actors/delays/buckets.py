@@ -53,7 +53,7 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from heapq import heappop, heappush
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from weakref import WeakMethod
 
 from ...protocol.errors import AlreadyClosed, EntryCorrupt, LedgerFenced, MagnetarError, NoSuchLedger, StaleEpoch
@@ -68,8 +68,10 @@ from ...storage.managed.acknowledged import EntryRanges
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.cursor_storage import SideLedgers
 from .bucket import BucketSegment, BucketTable, Covered, build, decode_segment, decode_table, encode_table
-from .delay_gate import DelaysHost
 from .delayed import YOUNG_MAX, DelayedEntries, TimedRun
+
+if TYPE_CHECKING:
+    from ..topics.persistent import PersistentTopic
 
 logger = logging.getLogger(__name__)
 
@@ -339,7 +341,7 @@ class DelayBuckets:
 
     def __init__(
         self,
-        host: DelaysHost,
+        host: "PersistentTopic",
         cursor: Cursor,
         side: SideLedgers,
         index: DelayedEntries,

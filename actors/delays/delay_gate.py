@@ -27,19 +27,16 @@ does not have to find all delayed entries first.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ...protocol.message_id import Position
-from ...runtime.environment import Environment
-from ...runtime.settings.declarations import Settings
 from ..dispatch.dispatcher import CursorView
 from ..dispatch.entry_gate import HeldEntry
-from ..dispatch.message_counts import MessageCounts
-from ..policies.effective import EffectivePolicies
 from .delayed import DelayedEntries
 
 if TYPE_CHECKING:
+    from ..topics.persistent import PersistentTopic
     from .buckets import DelayBuckets
 
 LOOK_MAX_S = 60.0
@@ -50,22 +47,11 @@ IN_BUCKET = 0
 """In place of the time from which an entry is visible: a bucket has the entry."""
 
 
-class DelaysHost(Protocol):
-    """A topic, as the delays of its messages see it."""
-
-    env: Environment
-    settings: Settings
-    policies: EffectivePolicies
-    counts: MessageCounts
-
-    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
-
-
 class Delays:
     """See the module. `wake` sets the subscription's dispatch going."""
 
-    def __init__(self, host: DelaysHost, cursor: CursorView, wake: Callable[[], None]) -> None:
-        self._host = host
+    def __init__(self, topic: "PersistentTopic", cursor: CursorView, wake: Callable[[], None]) -> None:
+        self._host = topic
         self._cursor = cursor
         self._wake = wake
         self._entries = DelayedEntries()

@@ -4,11 +4,13 @@ A publish rate stands last: what another stage refuses does not count.
 """
 
 from ..deduplication.topic_deduplication import Deduplication
+from ..delays.delivery_delays import DeliveryDelays
 from ..topics.feature import FeatureKinds
 from ..topics.stages import EncryptionDemand, LargestMessage, PublishRates
 
 FEATURES: FeatureKinds = (
     EncryptionDemand,
+    DeliveryDelays,
     LargestMessage,
     Deduplication,
     PublishRates,

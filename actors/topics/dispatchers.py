@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from ...protocol.errors import ConsumerBusy
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandSubscribe
-from ..delays.delay_gate import Delays
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import CursorView, Dispatcher
 from ..dispatch.exclusive import ExclusiveDispatcher
@@ -34,9 +33,7 @@ def new_dispatcher(
     if subscription_type == CommandSubscribe.Exclusive:
         return ExclusiveDispatcher(cursor, limits, count_of)
     if subscription_type == CommandSubscribe.Shared:
-        shared = ChunkedSharedDispatcher(cursor, limits, count_of, host.counts)
-        shared.gate = Delays(host, cursor, wake)
-        return shared
+        return ChunkedSharedDispatcher(cursor, limits, count_of, host.counts)
     if subscription_type == CommandSubscribe.Key_Shared:
         options = consumer.key_shared
         if options.sticky:
@@ -45,9 +42,7 @@ def new_dispatcher(
             ranges = HashRing(settings.key_shared_ring_points)
         else:
             ranges = SplitRanges()
-        shared = KeySharedDispatcher(cursor, limits, count_of, options=options, ranges=ranges)
-        shared.gate = Delays(host, cursor, wake)
-        return shared
+        return KeySharedDispatcher(cursor, limits, count_of, options=options, ranges=ranges)
     news = ActiveConsumerNews(settings.active_consumer_failover_delay_ms / 1000, wake)
     failover = FailoverDispatcher(
         cursor,

@@ -271,7 +271,6 @@ class PersistentTopic(TopicLife):
         """These hold from now on. As in Pulsar, clients that a lower bound would not admit stay. A producer that must
         encrypt now, and does not, is refused with its next message.
         """
-        delays_changed = policies.delayed_delivery != self.policies.delayed_delivery
         before, self.policies = self.policies, policies
         self.features.policies_changed(before, policies)
         self._apply_policies()
@@ -280,9 +279,6 @@ class PersistentTopic(TopicLife):
             for subscription in self.subscriptions.values():
                 subscription.use_rates(self._rates.limits())
         limits = _dispatch_limits(self.settings, policies)
-        if delays_changed:
-            for subscription in self.subscriptions.values():
-                subscription.wake()
         if limits != self.dispatch_limits:
             self.dispatch_limits = limits
             for subscription in self.subscriptions.values():

@@ -64,22 +64,6 @@ class PublishRateLimit(PublishStage):
         self.throttle.end()
 
 
-class DeliveryDelayBound(PublishStage):
-    """Refuses messages whose delivery time is further away than the policy allows.
-
-    As in Pulsar, the delay counts from the publish time that the producer wrote, and the answer is NotAllowedError.
-    """
-
-    def __init__(self, max_delay_ms: int) -> None:
-        self._max_delay_ms = max_delay_ms
-
-    def admit(self, publish: Publish, metadata: MessageMetadata) -> Refusal | None:
-        if metadata.deliver_at_time and metadata.deliver_at_time - metadata.publish_time > self._max_delay_ms:
-            text = f"the delivery time is more than {self._max_delay_ms} ms away, which maxDeliveryDelayInMillis allows"
-            return Refusal(NotAllowedError(text))
-        return None
-
-
 class Terminated(PublishStage):
     """Publish stage: a topic that was terminated no longer takes messages or producers, as in Pulsar."""
 

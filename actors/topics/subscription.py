@@ -4,7 +4,6 @@ Its states, and who is attached: `subscription_members`.
 """
 
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, cast
 from weakref import ref
 
@@ -18,11 +17,7 @@ from ...protocol.topic_figures import SubscriptionFigures
 from ...runtime.gone import GONE
 from ...runtime.meter import Meter
 from ...storage.managed.cursor import Cursor
-from ...storage.managed.cursor_storage import SideLedgers
 from ..compaction.reading import CompactedCursor
-from ..delays.buckets import DelayBuckets
-from ..delays.delay_gate import Delays
-from ..delays.delayed import DelayedEntries
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Dispatcher, Limits
 from ..dispatch.shared import SharedDispatcher
@@ -74,17 +69,9 @@ class Subscription(SubscriptionMembers):
         made = new_dispatcher(self.host, self.name, cursor, subscription_type, consumer, self._count_of, self.wake)
         dispatcher = ref(made)  # it has the view, so a reference would be a cycle
         view.wanted = lambda: (one := dispatcher()) is not None and _reads_compacted(one)
-        if isinstance(made, SharedDispatcher) and isinstance(made.gate, Delays) and self.cursor.side is not None:
-            made.gate.use_spill(partial(self._new_buckets, self.cursor.side, made.slots))
+        if isinstance(made, SharedDispatcher):
+            made.gate = self.host.features.gate(self, made)
         return made
-
-    def _new_buckets(
-        self, side: SideLedgers, slots: int, index: DelayedEntries, changed: Callable[[], None]
-    ) -> DelayBuckets:
-        def unreadable() -> None:
-            self.disconnect_all(for_reset=True)
-
-        return DelayBuckets(self.host, self.cursor, side, index, slots=slots, changed=changed, unreadable=unreadable)
 
     @property
     def reads_compacted(self) -> bool:

@@ -63,13 +63,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.policies": BASE,
     "actors.compaction": BASE | {"storage.managed"},
     "actors.deduplication": BASE | {"actors.policies", "actors.topics", "storage.managed"},
-    "actors.features": BASE | {"actors.deduplication", "actors.topics"},
-    "actors.delays": BASE | {"actors.dispatch", "actors.policies", "storage.ledger", "storage.managed"},
+    "actors.features": BASE | {"actors.deduplication", "actors.delays", "actors.topics"},
+    "actors.delays": BASE
+    | {"actors.dispatch", "actors.policies", "actors.topics", "storage.ledger", "storage.managed"},
     "actors.rates": BASE | {"actors.dispatch", "actors.policies"},
     "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
     "actors.keeping": BASE | {"actors.policies", "storage.managed"},
     "actors.topics": BASE
-    | {"actors.compaction", "actors.delays", "actors.dispatch", "actors.keeping", "actors.policies", "actors.rates"}
+    | {"actors.compaction", "actors.dispatch", "actors.keeping", "actors.policies", "actors.rates"}
     | {"storage.managed", "storage.metadata"},
     "actors.connections": BASE
     | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},

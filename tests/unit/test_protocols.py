@@ -21,9 +21,6 @@ PROTOCOLS: dict[str, str] = {
     "actors.connections.link.ConnectionHost": (
         "`BrokerService`, across a floor: connections lie below the broker that makes them"
     ),
-    "actors.delays.delay_gate.DelaysHost": (
-        "`PersistentTopic` and `NonPersistentTopic`, across a floor: a topic's policies, message counts and tasks"
-    ),
     "actors.dispatch.consumer.Outlet": "`ServerConnection`, across a floor: where a consumer's entries are written",
     "actors.dispatch.dispatcher.CursorView": (
         "`Cursor`, `CompactedCursor` and `NoCursor`: dispatch reads all of them, and knows nothing of storage"
