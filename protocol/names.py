@@ -22,8 +22,6 @@ ROLE_ADMIN = "admin"
 ROLE_READER = "reader"
 ROLES = (ROLE_COORDINATOR, ROLE_BOOKIE, ROLE_BROKER, ROLE_ADMIN, ROLE_READER)
 
-COMPACTION_CURSOR = "__compaction"
-"""The cursor of a topic's compaction; no subscription may have its name."""
 
 VERSION = "0.1.0"
 SERVER_VERSION = f"Magnetar-{VERSION}"

@@ -18,6 +18,7 @@ from ...runtime.rpc.connection import RpcService
 from ...runtime.rpc.contract import handlers_of
 from ...storage.ledger.bookie_directory import BookieInfo
 from ...storage.managed.chain import bytes_after
+from ..compaction.topic_compaction import TopicCompaction
 from ..connections.consumer_commands import SUBSCRIPTION_PROPERTIES_MAX_BYTES
 from ..members.contracts_broker import (
     PIN_TTL_DEFAULT_S,
@@ -281,10 +282,10 @@ class OwnerMethods(OwnerContract):
     # -- compaction ----------------------------------------------------------------------------------------------
 
     async def compact(self, *, topic: str) -> None:
-        (await self._persistent(topic)).compaction.start()
+        (await self._persistent(topic)).features.of(TopicCompaction).start()
 
     async def compaction_status(self, *, topic: str) -> CompactionFigures:
-        return (await self._persistent(topic)).compaction.figures()
+        return (await self._persistent(topic)).features.of(TopicCompaction).status()
 
     # -- bulk reads ----------------------------------------------------------------------------------------------
 

@@ -9,20 +9,28 @@ over it. Acknowledgements of single messages leave it in the backlog.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ...protocol.entries import is_batch, message_count, parse_metadata
 from ...protocol.message_id import EARLIEST_POSITION, Position, WireMessageId
 from ...storage.managed.compacted import CompactedStorage
 from ...storage.managed.cursor import Cursor
-from .survivors import kept_indexes
+from ..dispatch.consumer import AttachedConsumer
+from ..dispatch.dispatcher import CursorView, Dispatcher, Entry, ReadPlan
+from ..topics.log_view import LogView
+from .survivors import DECOMPRESSED_SIZE_MAX, kept_indexes
+
+if TYPE_CHECKING:
+    from ..topics.persistent import PersistentTopic
 
 
 class CompactedCursor:
-    """A cursor as a dispatcher with one active consumer sees it. `wanted` says whether that reads what is compacted; it
-    is set when the dispatcher is there."""
+    """A cursor as a dispatcher with one active consumer sees it. `active` says who that is."""
 
-    def __init__(self, cursor: Cursor, compacted: CompactedStorage) -> None:
-        self.wanted: Callable[[], bool] = bool
+    def __init__(
+        self, cursor: Cursor, compacted: CompactedStorage, active: Callable[[], AttachedConsumer | None]
+    ) -> None:
+        self._active = active
         self.is_acknowledged = cursor.view.is_acknowledged  # no detours: they are asked for each entry
         self.ranges_before = cursor.view.ranges_before
         self._cursor = cursor
@@ -44,10 +52,45 @@ class CompactedCursor:
 
     def _reads(self, position: Position) -> bool:
         """Whether the compacted ledger stands for this position, and the active consumer reads it."""
-        return self.wanted() and position <= self._compacted.horizon
+        active = self._active()
+        return active is not None and active.read_compacted and position <= self._compacted.horizon
 
 
-async def last_compacted_id(compacted: CompactedStorage, partition: int, decompressed_size_max: int) -> WireMessageId:
+class CompactedLog(LogView):
+    """What a consumer sees that reads the compacted topic. It may begin in front of what the log still has."""
+
+    __slots__ = ("_compacted",)
+
+    def __init__(self, topic: "PersistentTopic") -> None:
+        super().__init__(topic)
+        self._compacted = topic.ledger.compacted
+
+    def resolve(self, position: Position) -> Position:
+        if position <= min(self._ledger.last_confirmed, self._compacted.horizon):
+            return max(position, (0, 0))
+        return super().resolve(position)
+
+    async def first_published(self, publish_time_ms: int) -> Position:
+        found = await self._compacted.find_by_publish_time(publish_time_ms)
+        return found or await super().first_published(publish_time_ms)
+
+    async def last_message_id(self) -> WireMessageId:
+        if self._ledger.last_confirmed <= self._compacted.horizon:
+            return await _last_compacted_id(self._compacted, self._name.partition)
+        return await super().last_message_id()
+
+    async def read(self, dispatcher: Dispatcher, plan: ReadPlan, bytes_max: int) -> list[Entry]:
+        horizon = self._compacted.horizon
+        entries = await self._compacted.read(plan.start, plan.entries_max, bytes_max)
+        if not entries:
+            dispatcher.nothing_left(plan, horizon)
+        return entries
+
+    def cursor_of_one(self, cursor: Cursor, active: Callable[[], AttachedConsumer | None]) -> CursorView:
+        return CompactedCursor(cursor, self._compacted, active)
+
+
+async def _last_compacted_id(compacted: CompactedStorage, partition: int) -> WireMessageId:
     """The id of the last message that the compacted ledger has; earliest where it has none."""
     last = await compacted.last()
     if last is None:
@@ -57,5 +100,5 @@ async def last_compacted_id(compacted: CompactedStorage, partition: int, decompr
     if not is_batch(metadata):
         return WireMessageId(ledger_id, entry_id, partition)
     count = message_count(metadata)
-    index = max(kept_indexes(entry, decompressed_size_max), default=count - 1)
+    index = max(kept_indexes(entry, DECOMPRESSED_SIZE_MAX), default=count - 1)
     return WireMessageId(ledger_id, entry_id, partition, index, count)

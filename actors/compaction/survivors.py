@@ -39,6 +39,8 @@ KEYLESS = WHOLE - 1
 KEY_OVERHEAD_BYTES = 200
 """What Python needs for a key and its number in a dictionary, besides the key's own bytes."""
 INCOMPLETE_MS = 3600_000
+DECOMPRESSED_SIZE_MAX = 64 << 20
+"""A payload may be larger than an entry before it is compressed; one that is larger than this is kept as it is."""
 
 
 class Share(NamedTuple):

@@ -14,26 +14,40 @@ import asyncio
 import enum
 import logging
 from array import array
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import NamedTuple, Protocol, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ...protocol.bookie_wire import LedgerEntry
 from ...protocol.errors import CompactionError, ConflictError, MagnetarError, SubscriptionNotFound
 from ...protocol.message_id import Position
-from ...protocol.names import COMPACTION_CURSOR
-from ...protocol.topic_figures import CompactedFigures, CompactionFigures, SubscriptionFigures
+from ...protocol.topic_figures import (
+    CompactedFigures,
+    CompactionFigures,
+    StorageFigures,
+    SubscriptionFigures,
+    TopicFigures,
+)
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
 from ...runtime.gone import GONE
+from ...runtime.settings.compaction import CompactionSettings
 from ...runtime.settings.declarations import Settings
 from ...runtime.transitions import check_transition
 from ...storage.managed.compacted import CompactedWriter, ScanRange
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.cursor_storage import CursorKind
 from ...storage.managed.managed_ledger import ManagedLedger
-from .survivors import EVERYTHING, KeyScan, Rules, by_entry, keep
+from ..policies.effective import EffectivePolicies
+from ..topics.feature import FeatureCursor, TopicFeature
+from ..topics.log_view import LogView
+from .reading import CompactedLog
+from .survivors import DECOMPRESSED_SIZE_MAX, EVERYTHING, KeyScan, Rules, by_entry, keep
+
+if TYPE_CHECKING:
+    from ..topics.persistent import PersistentTopic
 
 logger = logging.getLogger(__name__)
 
@@ -220,11 +234,10 @@ def _ranges(
         number += segment.entries
 
 
+COMPACTION_CURSOR = "__compaction"
 RUNNING_MAX = 2
 RETRY_INITIAL_S = 0.1
 RETRY_MAX_S = 5.0
-DECOMPRESSED_SIZE_MAX = 64 << 20
-"""A payload may be larger than an entry before it is compressed; one that is larger than this is kept as it is."""
 
 
 class CompactionState(enum.StrEnum):
@@ -247,20 +260,6 @@ TRANSITIONS: Mapping[CompactionState, Collection[CompactionState]] = {
 }
 
 
-class CompactionHost(Protocol):
-    """What a compaction needs of its topic."""
-
-    env: Environment
-    settings: Settings
-    ledger: ManagedLedger
-
-    @property
-    def is_open(self) -> bool: ...
-    def check_open(self) -> None: ...
-    def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
-    def cursor_moved(self) -> None: ...
-
-
 async def open_compaction_cursor(ledger: ManagedLedger) -> Cursor:
     """The cursor that keeps what is not compacted, made at the beginning of the topic if need be.
 
@@ -269,20 +268,52 @@ async def open_compaction_cursor(ledger: ManagedLedger) -> Cursor:
     return await ledger.open_cursor(COMPACTION_CURSOR, "earliest", kind=CursorKind.COMPACTION)
 
 
-class TopicCompaction:
-    """See the module. `threshold()` gives the bytes at which it begins by itself, 0 for never."""
+class RunningCompactions(asyncio.Semaphore):
+    """Held by each compaction that runs on a broker."""
 
-    def __init__(self, host: CompactionHost, running: asyncio.Semaphore, threshold: Callable[[], int]) -> None:
+    def __init__(self) -> None:
+        super().__init__(RUNNING_MAX)
+
+
+class TopicCompaction(TopicFeature):
+    """See the module."""
+
+    name = "compaction"
+    settings = CompactionSettings
+    policies = ("compaction_threshold",)
+    duties = ("compaction_threshold",)
+    cursors = (FeatureCursor(COMPACTION_CURSOR, CursorKind.COMPACTION, counts_as_subscription=True),)
+    persistent_only = True
+
+    def __init__(self, topic: "PersistentTopic") -> None:
         self.state = CompactionState.NOT_RUN
         self.last_error = ""
-        self._host = host
-        self._running = running
-        self._threshold = threshold
+        self._host = topic
+        self._running = topic.common.shared(RunningCompactions)
         self._makes_cursor = False
         self._removed = 0
         self._succeeded_ms = 0
         self._failed_ms = 0
         self._duration_ms = 0
+
+    @classmethod
+    async def opening(cls, ledger: ManagedLedger, policies: EffectivePolicies) -> None:
+        if policies.compaction_threshold:
+            await open_compaction_cursor(ledger)  # what is published from now on is kept for a compaction
+
+    def policies_changed(self, before: EffectivePolicies) -> None:
+        self.prepare()
+
+    @classmethod
+    def check_interval_s(cls, settings: Settings) -> float:
+        return settings.compaction_monitor_interval_s
+
+    @property
+    def has_duties(self) -> bool:
+        return self._cursor is not None or self._threshold > 0
+
+    def log_view(self) -> LogView:
+        return CompactedLog(self._host)
 
     def start(self) -> None:
         """Compact the topic in the background. Raises NotAllowedError while that is under way, ServiceUnitNotReady."""
@@ -293,8 +324,8 @@ class TopicCompaction:
         self._host.spawn(self._run(), "compact")
 
     def check(self) -> None:
-        """Called now and then: start if enough is not compacted."""
-        threshold = self._threshold()
+        """Start if enough is not compacted."""
+        threshold = self._threshold
         if not threshold or self.state is CompactionState.RUNNING or not self._host.is_open:
             return
         self.prepare()
@@ -302,7 +333,7 @@ class TopicCompaction:
             self.start()
 
     def prepare(self) -> None:
-        """Policies have changed: with a threshold the cursor is made now, so that the broker keeps what comes."""
+        """With a threshold the cursor is made now, so that the broker keeps what comes."""
         if self._needs_cursor and not self._makes_cursor:
             self._makes_cursor = True
             self._host.spawn(self._make_cursor(), "make the compaction cursor")
@@ -321,10 +352,17 @@ class TopicCompaction:
         await self._host.ledger.delete_cursor(COMPACTION_CURSOR, CursorKind.COMPACTION)
         self._host.cursor_moved()
 
+    async def delete_cursor(self, name: str) -> bool:
+        if name == COMPACTION_CURSOR:
+            await self.forget()
+        return name == COMPACTION_CURSOR
+
     def let_go(self) -> None:
-        """The topic is closed."""
-        self._host = cast("CompactionHost", GONE)
-        self._threshold = GONE
+        self._host = cast("PersistentTopic", GONE)
+
+    @property
+    def _threshold(self) -> int:
+        return self._host.policies.compaction_threshold
 
     @property
     def _cursor(self) -> Cursor | None:
@@ -332,7 +370,7 @@ class TopicCompaction:
 
     @property
     def _needs_cursor(self) -> bool:
-        return self._threshold() > 0 and self._cursor is None and self._host.is_open
+        return self._threshold > 0 and self._cursor is None and self._host.is_open
 
     async def _make_cursor(self) -> None:
         """Until the cursor is there, a trim may take what is not compacted: so this does not wait for `check`."""
@@ -397,7 +435,10 @@ class TopicCompaction:
 
     # -- figures -------------------------------------------------------------------------------------------------
 
-    def figures(self) -> CompactionFigures:
+    def figures(self, topic: TopicFigures) -> TopicFigures:
+        return replace(topic, compaction=self.status())
+
+    def status(self) -> CompactionFigures:
         """How the last compaction went."""
         return CompactionFigures(
             self.state.value,
@@ -408,7 +449,7 @@ class TopicCompaction:
             self._duration_ms,
         )
 
-    def subscription(self) -> list[SubscriptionFigures]:
+    def subscriptions(self) -> list[SubscriptionFigures]:
         """The cursor as Pulsar shows it among the subscriptions; nothing where there is none."""
         cursor = self._cursor
         if cursor is None:
@@ -417,10 +458,9 @@ class TopicCompaction:
         properties = dict(cursor.properties)
         return [SubscriptionFigures(COMPACTION_CURSOR, True, "Exclusive", properties, 0, 0, backlog, 0, 0, False, [])]
 
-    def compacted(self) -> CompactedFigures | None:
-        """The compacted ledger; None where there is none."""
+    def storage_figures(self, topic: StorageFigures) -> StorageFigures:
         found = self._host.ledger.compacted.current
         if found is None:
-            return None
+            return topic
         ledger_id = -1 if found.ledger_id is None else found.ledger_id
-        return CompactedFigures(ledger_id, found.entries, found.size_bytes, found.horizon)
+        return replace(topic, compacted=CompactedFigures(ledger_id, found.entries, found.size_bytes, found.horizon))

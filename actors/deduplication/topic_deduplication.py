@@ -42,6 +42,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from ...protocol.entries import parse_metadata
@@ -60,6 +61,7 @@ from ...protocol.errors import (
 )
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import MessageMetadata
+from ...protocol.topic_figures import TopicFigures
 from ...runtime.backoff import Backoff
 from ...runtime.gone import GONE
 from ...runtime.settings.deduplication import DeduplicationSettings
@@ -237,8 +239,8 @@ class Deduplication(TopicFeature, PublishStage):
     def has_duties(self) -> bool:
         return self.state not in STEADY
 
-    def figures(self) -> Mapping[str, object]:
-        return {"deduplication": self.state.value}
+    def figures(self, topic: TopicFigures) -> TopicFigures:
+        return replace(topic, deduplication=self.state.value)
 
     def _use_policies(self) -> None:
         if self._host.policies.deduplication_enabled:

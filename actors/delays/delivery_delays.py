@@ -46,6 +46,8 @@ class DeliveryDelayBound(PublishStage):
 class DeliveryDelays(TopicFeature):
     """See the module."""
 
+    __slots__ = ("_topic",)
+
     name = "delayed delivery"
     settings = DelayedDeliverySettings
     policies = ("delayed_delivery",)

@@ -128,11 +128,11 @@ class Dispatcher(ABC):
     def distribute(self, plan: ReadPlan, entries: list[Entry]) -> list[Delivery]:
         """Give the entries that were read to consumers. Entries that no consumer can take are planned again."""
 
-    def compacted_away(self, plan: ReadPlan, horizon: Position) -> None:
-        """A read from the start of a plan gave nothing: nothing is left up to the horizon. Else the entries there would
-        count as unread, and dispatch as stalled."""
-        if plan.generation == self.generation and self.read_position <= horizon:
-            self.read_position = (horizon[0], horizon[1] + 1)
+    def nothing_left(self, plan: ReadPlan, upto: Position) -> None:
+        """A read from the start of a plan gave nothing: nothing is left up to that position. Else the entries there
+        would count as unread, and dispatch as stalled."""
+        if plan.generation == self.generation and self.read_position <= upto:
+            self.read_position = (upto[0], upto[1] + 1)
 
     def receiver(self, metadata: MessageMetadata) -> AttachedConsumer | None:
         """Who gets an entry that is not stored and comes now: perhaps one that is not able to. Such an entry passes by

@@ -3,6 +3,7 @@
 A publish rate stands last: what another stage refuses does not count.
 """
 
+from ..compaction.topic_compaction import TopicCompaction
 from ..deduplication.topic_deduplication import Deduplication
 from ..delays.delivery_delays import DeliveryDelays
 from ..topics.feature import FeatureKinds
@@ -12,6 +13,7 @@ FEATURES: FeatureKinds = (
     EncryptionDemand,
     DeliveryDelays,
     LargestMessage,
+    TopicCompaction,
     Deduplication,
     PublishRates,
 )

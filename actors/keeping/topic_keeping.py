@@ -35,7 +35,6 @@ from ...protocol.errors import (
     ProtocolError,
 )
 from ...protocol.message_id import Position
-from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.gone import GONE
@@ -114,6 +113,7 @@ class KeepingHost(UsedTopic, Protocol):
     @property
     def subscriptions(self) -> Mapping[tuple[str, bool], KeptSubscription]: ...
     def disconnect_producers(self) -> None: ...
+    def counted_cursors(self) -> Sequence[Cursor]: ...
     def spawn(self, coroutine: Coroutine[object, object, object], name: str) -> None: ...
 
 
@@ -154,12 +154,11 @@ class TopicKeeping(TopicChecks):
         return self.inactivity.check()
 
     def _is_needed(self, mode: InactiveTopicDeleteMode) -> bool:
-        cursors = self._host.ledger.cursors
+        counted = self._host.counted_cursors()
         if mode is InactiveTopicDeleteMode.NO_SUBSCRIPTIONS:
-            return bool(self._host.subscriptions) or COMPACTION_CURSOR in cursors
-        compacting = [cursors[COMPACTION_CURSOR]] if COMPACTION_CURSOR in cursors else []
+            return bool(self._host.subscriptions or counted)
         open_cursors = [one.cursor for one in self._host.subscriptions.values()]
-        return any(cursor.backlog_entries for cursor in (*open_cursors, *compacting))
+        return any(cursor.backlog_entries for cursor in (*open_cursors, *counted))
 
     # -- subscriptions ---------------------------------------------------------------------------------------------
 

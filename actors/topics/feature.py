@@ -10,7 +10,7 @@ the features in the order of the table:
 | when | hook |
 | --- | --- |
 | the ledger is recovered, and nobody uses it yet | `opening` |
-| the topic is there, and no client is | `opened` |
+| the topic is made, and no client is there | `log_view`, then `opened` |
 | a policy that the feature declares has changed | `policies_changed` |
 | after each of these two, and when the feature asks for it with `renew_stages` | `stage` |
 | a producer or a consumer wants to attach | `check_producer`, `check_consumer` |
@@ -28,10 +28,10 @@ dispatcher, gets these objects once.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from ...protocol.errors import ServiceUnitNotReady
-from ...protocol.topic_figures import SubscriptionFigures
+from ...protocol.topic_figures import StorageFigures, SubscriptionFigures, TopicFigures
 from ...runtime.settings.declarations import Settings
 from ...storage.managed.cursor import Cursor
 from ...storage.managed.cursor_storage import CursorKind
@@ -43,6 +43,7 @@ from ..policies.effective import EffectivePolicies
 
 if TYPE_CHECKING:
     from .loaded_topics import Topic
+    from .log_view import LogView
     from .producer import AttachedProducer
     from .publishing import PublishStage
     from .subscription import Subscription
@@ -62,10 +63,12 @@ class FeatureCursor:
 
 
 class TopicFeature:
-    """See the module. A derived class takes the topic in its constructor; of a hook that it leaves out nothing comes.
+    """See the module. A derived class takes the topic in its constructor. Hooks that it does not override do nothing.
 
     A feature that is `persistent_only` is for topics that store messages.
     """
+
+    __slots__ = ("__weakref__",)
 
     name: ClassVar[str]
     """In lower case, as documents write it."""
@@ -119,7 +122,8 @@ class TopicFeature:
         """What entries pass from now on, None for nothing. The same object stays in place."""
 
     def check_producer(self, producer: "AttachedProducer") -> None:
-        """A producer wants to attach. Raises the MagnetarError that PRODUCER is answered with."""
+        """A producer wants to attach. Raises the MagnetarError that PRODUCER is answered with. The topic may ask again
+        about one that had to wait."""
 
     def check_consumer(self, subscription: "SubscriptionMembers", consumer: AttachedConsumer) -> None:
         """A consumer wants to attach. Raises the MagnetarError that SUBSCRIBE is answered with."""
@@ -127,15 +131,18 @@ class TopicFeature:
     def gate(self, subscription: "Subscription", dispatcher: SharedDispatcher) -> EntryGate | None:
         """What holds entries back from a dispatcher that was just made, None for nothing."""
 
+    def log_view(self) -> "LogView | None":
+        """How consumers see the topic that read the compacted one, None for no view of this feature."""
+
     # -- figures and cursors ---------------------------------------------------------------------------------------
 
-    def figures(self) -> Mapping[str, object]:
-        """Its fields of `TopicFigures`."""
-        return {}
+    def figures(self, topic: TopicFigures) -> TopicFigures:
+        """The figures of the topic, with those of this feature."""
+        return topic
 
-    def storage_figures(self) -> Mapping[str, object]:
-        """Its fields of `StorageFigures`."""
-        return {}
+    def storage_figures(self, topic: StorageFigures) -> StorageFigures:
+        """The same for what the topic stores."""
+        return topic
 
     def subscriptions(self) -> Sequence[SubscriptionFigures]:
         """What statistics show among the subscriptions of the topic."""
@@ -189,9 +196,32 @@ class TopicFeatures:
                 return gate
         return None
 
-    def figures(self) -> dict[str, Any]:
-        """What the features have of `TopicFigures`."""
-        return {field: value for one in self._all for field, value in one.figures().items()}
+    def log_view(self) -> "LogView | None":
+        """The view for readers of the compacted topic: the first that a feature has."""
+        return next((view for one in self._all if (view := one.log_view()) is not None), None)
+
+    async def delete_cursor(self, name: str) -> bool:
+        """Whether a feature had a cursor of that name, which an operator deletes."""
+        for one in self._all:
+            if await one.delete_cursor(name):
+                return True
+        return False
+
+    def subscriptions(self) -> list[SubscriptionFigures]:
+        """What statistics show beside the subscriptions of clients."""
+        return [shown for one in self._all for shown in one.subscriptions()]
+
+    def storage_figures(self, topic: StorageFigures) -> StorageFigures:
+        """The figures of what the topic stores, with those of its features."""
+        for one in self._all:
+            topic = one.storage_figures(topic)
+        return topic
+
+    def figures(self, topic: TopicFigures) -> TopicFigures:
+        """The figures of the topic, with those of its features."""
+        for one in self._all:
+            topic = one.figures(topic)
+        return topic
 
     def owns_cursor(self, name: str) -> bool:
         """Whether a feature keeps a cursor of that name, so that no subscription may have it."""

@@ -32,7 +32,6 @@ import logging
 from collections.abc import Callable, Iterable
 
 from ...protocol.errors import MagnetarError
-from ...protocol.names import COMPACTION_CURSOR
 from ...protocol.topics import TopicName
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
@@ -194,7 +193,6 @@ def _duties(policies: EffectivePolicies, features: FeatureKinds) -> tuple[object
         policies.subscription_expiration_time_minutes,
         policies.inactive_topic_policies,
         policies.retention,
-        policies.compaction_threshold,
         *duties(features, policies),
     )
 
@@ -226,8 +224,6 @@ def may_rest(topic: PersistentTopic) -> bool:
 def _has_duties(topic: PersistentTopic) -> bool:
     keeping = topic.keeping
     if keeping.work(Check.SUBSCRIPTIONS) is not None or keeping.inactivity.may_end:
-        return True
-    if COMPACTION_CURSOR in topic.ledger.cursors or topic.policies.compaction_threshold:
         return True
     if any(feature.has_duties for feature in topic.features) or topic.ledger.trimmer.has_duties:
         return True

@@ -25,11 +25,10 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.managed.record import LeftBehind
-from ..compaction.topic_compaction import open_compaction_cursor
 from ..keeping.rounds import KeepingRounds, Retire
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
-from .feature import FeatureKinds
+from .feature import FeatureChecks, FeatureKinds
 from .idle_topics import IdleTopics, duties_of
 from .loads import AT_REST, TopicLoads
 from .non_persistent import NonPersistentTopic
@@ -89,7 +88,7 @@ class Topics:
         )
         self._closed = False
         self._rounds = KeepingRounds(settings, lambda: [topic.keeping for topic in self.loaded.values()], retire)
-        self._compaction_timer: asyncio.TimerHandle | None = None
+        self._feature_checks = FeatureChecks(settings, features, lambda: self.loaded.values())
 
     @property
     def loaded(self) -> Mapping[str, Topic]:
@@ -205,20 +204,6 @@ class Topics:
         for topic in list(self.loaded.values()):
             topic.check()
 
-    def _watch_compactions(self) -> None:
-        """Look for topics to compact, now and then while any are loaded."""
-        if self._compaction_timer is None and not self._closed:
-            interval_s = self._settings.compaction_monitor_interval_s
-            self._compaction_timer = asyncio.get_running_loop().call_later(interval_s, self._check_compactions)
-
-    def _check_compactions(self) -> None:
-        self._compaction_timer = None
-        for topic in list(self.loaded.values()):
-            if isinstance(topic, PersistentTopic):
-                topic.compaction.check()
-        if self.loaded:
-            self._watch_compactions()
-
     async def close_all(self) -> None:
         """Give up every topic (the session was lost, or the broker stops) and wait until all are closed."""
         for topic in self.table.all_granted():
@@ -236,8 +221,7 @@ class Topics:
     async def close(self) -> None:
         """Close all topics; none is loaded from then on."""
         self._closed = True
-        if self._compaction_timer is not None:
-            self._compaction_timer.cancel()
+        self._feature_checks.close()
         await self._rounds.close()
         await self._idle.close()
         await self.close_all()
@@ -269,7 +253,7 @@ class Topics:
                 instance = await self._open(topic)
         except TimeoutError:
             raise ServiceUnitNotReady(f"{topic} could not be loaded in time") from None
-        self._watch_compactions()
+        self._feature_checks.start()
         self._rounds.start()
         topic.instance = instance
         self.table.become(topic, OwnedState.LOADED)  # in the step in which its policies were read; see `PolicyWatch`
@@ -296,12 +280,12 @@ class Topics:
             if isinstance(error, StaleEpoch):
                 raise
             raise ServiceUnitNotReady(f"{name} was deleted while this broker had it: try again") from None
-        if self.policies.of(name).compaction_threshold:
-            try:
-                await open_compaction_cursor(ledger)  # what is published from now on is kept for a compaction
-            except BaseException:
-                await ledger.close()
-                raise
+        try:
+            for feature in self._features:
+                await feature.opening(ledger, self.policies.of(name))
+        except BaseException:
+            await ledger.close()
+            raise
         if topic.epoch != epoch:
             await ledger.close()
             raise _not_ours(topic.full_name)

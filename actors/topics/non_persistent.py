@@ -208,6 +208,7 @@ class NonPersistentTopic(TopicLife):
         self.policies = policies
         self.epoch = epoch
         self.dispatch_limits = Limits(settings.dispatcher_read_entries_max, settings.dispatcher_turn_messages_max, 0)
+        self.common = common
         self.counts = common.counts
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)

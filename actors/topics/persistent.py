@@ -14,24 +14,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...protocol.entries import is_batch, is_marker, parse_metadata
 from ...protocol.errors import (
     ConditionFailed,
     ConsumerBusy,
     MagnetarError,
-    NoSuchEntry,
     NotAllowedError,
     ServiceUnitNotReady,
     SubscriptionNotFound,
     ends_topic,
 )
-from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position, WireMessageId
-from ...protocol.names import COMPACTION_CURSOR
-from ...protocol.pulsar_pb2 import MessageMetadata
+from ...protocol.message_id import Position, WireMessageId
 from ...protocol.topic_figures import CursorFigures, LedgerFigures, StorageFigures, TopicFigures
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
@@ -40,8 +35,6 @@ from ...storage.managed.cursor import Cursor
 from ...storage.managed.managed_ledger import ManagedLedger
 from ...storage.managed.publish_times import LastPublish
 from ...storage.managed.trimming import Retention
-from ..compaction.reading import last_compacted_id
-from ..compaction.topic_compaction import DECOMPRESSED_SIZE_MAX, TopicCompaction
 from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import Limits
 from ..dispatch.failover import FailoverTopic, HeldTopics
@@ -53,6 +46,7 @@ from ..rates.dispatch import DispatchRates
 from .batch_index_acks import PartOfBatch
 from .dispatchers import type_name
 from .feature import TopicFeatures
+from .log_view import LogView, start_position
 from .producer import AttachedProducer
 from .publishing import Publishing
 from .stages import Terminated
@@ -64,39 +58,6 @@ if TYPE_CHECKING:
     from .loaded_topics import Topic
 
 logger = logging.getLogger(__name__)
-
-
-def resolve(ledger: ManagedLedger, position: Position, *, compacted: bool = False) -> Position:
-    """The position to read from for one that a client gave. A reader of the compacted ledger may begin in front of what
-    the log still has."""
-    last = ledger.last_confirmed
-    if position > last:
-        return ledger.next_position(last)
-    if compacted and position <= ledger.compacted.horizon:
-        return max(position, (0, 0))
-    return max(position, ledger.first_position)
-
-
-async def first_published(ledger: ManagedLedger, publish_time_ms: int, *, compacted: bool = False) -> Position:
-    """The first entry that was published then or later, else the place of the next one to come."""
-    found = await ledger.compacted.find_by_publish_time(publish_time_ms) if compacted else None
-    return found or await ledger.find_by_publish_time(publish_time_ms)
-
-
-async def start_position(ledger: ManagedLedger, start: SubscriptionStart, *, durable: bool, now_ms: int) -> Position:
-    """The first position that a new subscription delivers. Raises what reading the ledger raises."""
-    compacted = start.compacted
-    if start.position is not None:
-        return resolve(ledger, start.position, compacted=compacted)
-    if start.publish_time_ms is not None:
-        return await first_published(ledger, start.publish_time_ms, compacted=compacted)
-    if start.rollback_s > 0:
-        return await first_published(ledger, now_ms - start.rollback_s * 1000, compacted=compacted)
-    message_id = start.start_message_id
-    if message_id is not None and not durable:
-        if message_id.position <= ledger.next_position(ledger.last_confirmed):
-            return resolve(ledger, message_id.position, compacted=compacted)
-    return resolve(ledger, EARLIEST_POSITION if start.earliest else LATEST_POSITION, compacted=compacted)
 
 
 def check_new_subscription(topic: "Topic", *, durable: bool) -> None:
@@ -170,13 +131,16 @@ class PersistentTopic(TopicLife):
         self.last_publish = LastPublish(ledger)
         self.publishing = Publishing(self, ledger, common.counts.remember, stages=(), epochs=epochs)
         self._rates = DispatchRates(policies, self.publishing.published)
+        self.common = common
         self.counts = common.counts
         self._prepare = common.prepare
         self.held_topics: HeldTopics = common.held_topics
         self.failover_topic = FailoverTopic(name.full, name.partition)
-        self.compaction = TopicCompaction(self, common.compactions, lambda: self.policies.compaction_threshold)
         self.keeping = TopicKeeping(self)
         self.features = TopicFeatures(common.features, self)
+        self._log = LogView(self)
+        self.compacted_log = self.features.log_view() or self._log
+        """What consumers see that read the compacted topic."""
         self.publishing.obstacles.append(self._check_producer)
         self.publishing.on_left = self.keeping.inactivity.left
         self.keeping.inactivity.on_left = partial(common.left, name)
@@ -274,7 +238,6 @@ class PersistentTopic(TopicLife):
         before, self.policies = self.policies, policies
         self.features.policies_changed(before, policies)
         self._apply_policies()
-        self.compaction.prepare()
         if self._rates.use(policies):
             for subscription in self.subscriptions.values():
                 subscription.use_rates(self._rates.limits())
@@ -316,7 +279,7 @@ class PersistentTopic(TopicLife):
         Raises SubscriptionNotFound without `create`, ServiceUnitNotReady, and what writing the cursor raises.
         """
         self.check_open()
-        if name == COMPACTION_CURSOR or self.features.owns_cursor(name):
+        if self.features.owns_cursor(name):
             raise NotAllowedError(f"{name} is the name of a cursor of the broker's own: choose another name")
         found = self.subscriptions.get((name, durable))
         if found is not None and not found.closed:
@@ -328,7 +291,9 @@ class PersistentTopic(TopicLife):
             if found is None or found.closed:
                 check_new_subscription(self, durable=durable)
                 now_ms = self.env.clock.now_ms()
-                position = await start_position(self.ledger, start, durable=durable, now_ms=now_ms)
+                position = await start_position(
+                    self.view(compacted=start.compacted), start, durable=durable, now_ms=now_ms
+                )
                 if durable:
                     cursor = await self._create_cursor(name, start, position, dict(properties or {}))
                 else:
@@ -348,8 +313,7 @@ class PersistentTopic(TopicLife):
     async def delete_subscription(self, name: str, *, force: bool = False) -> None:
         """Remove a durable subscription. Raises SubscriptionNotFound; BrokerMetadataError while it has consumers,
         unless forced."""
-        if name == COMPACTION_CURSOR:
-            await self.compaction.forget()
+        if await self.features.delete_cursor(name):
             return
         subscription = await self.subscription(name, durable=True, start=SubscriptionStart(), create=False)
         await self.unsubscribe(subscription, None, force=force)
@@ -385,13 +349,13 @@ class PersistentTopic(TopicLife):
         are disconnected first and connect again by themselves.
         """
 
-        compacted = subscription.reads_compacted
+        view = self.view(compacted=subscription.reads_compacted)
 
         async def locate() -> Position:
             if publish_time_ms is not None:
-                return await first_published(self.ledger, publish_time_ms, compacted=compacted)
+                return await view.first_published(publish_time_ms)
             assert position is not None
-            return resolve(self.ledger, position, compacted=compacted)
+            return view.resolve(position)
 
         part = PartOfBatch(position, list(ack_set), 0) if position is not None and ack_set else None
         await subscription.reset(locate, part)
@@ -402,6 +366,10 @@ class PersistentTopic(TopicLife):
         if self.subscriptions.get(key) is subscription:
             del self.subscriptions[key]
         self.keeping.inactivity.left()
+
+    def counted_cursors(self) -> Sequence[Cursor]:
+        """Cursors of features that count as subscriptions."""
+        return self.features.counted(self.ledger.cursors)
 
     def cursor_moved(self) -> None:
         """A cursor left a ledger: perhaps something can be trimmed."""
@@ -414,30 +382,16 @@ class PersistentTopic(TopicLife):
 
     # -- reading -------------------------------------------------------------------------------------------------
 
+    def view(self, *, compacted: bool) -> LogView:
+        """What consumers see, or those that read the compacted topic."""
+        return self.compacted_log if compacted else self._log
+
     async def last_message_id(self, *, compacted: bool = False) -> WireMessageId:
         """Id of the last message, with the index of the last one in a batch; earliest if there is none. With
         `compacted` it is the last one that a reader of the compacted topic gets."""
         if self.state is not TopicState.FENCED:
             self.check_open()
-        position = self.ledger.last_confirmed
-        if compacted and position <= self.ledger.compacted.horizon:
-            return await last_compacted_id(self.ledger.compacted, self.name.partition, DECOMPRESSED_SIZE_MAX)
-        while position >= (0, 0) and self.ledger.first_position <= position:
-            entries = await self.ledger.read(position, 1, 1, upto=position)
-            if not entries:
-                raise NoSuchEntry(f"the last entry of {self.name.full} cannot be read")
-            metadata = parse_metadata(entries[0][1])
-            if not is_marker(metadata):
-                return self._message_id_of(position, metadata)
-            position = self.ledger.position_before(position)
-        return WireMessageId(-1, -1, self.name.partition)
-
-    def _message_id_of(self, position: Position, metadata: MessageMetadata) -> WireMessageId:
-        """The id of the last message in an entry."""
-        count = metadata.num_messages_in_batch
-        if is_batch(metadata):
-            return WireMessageId(position[0], position[1], self.name.partition, count - 1, count)
-        return WireMessageId(position[0], position[1], self.name.partition)
+        return await self.view(compacted=compacted).last_message_id()
 
     # -- figures -------------------------------------------------------------------------------------------------
 
@@ -466,17 +420,16 @@ class PersistentTopic(TopicLife):
             producers=[producer.figures(now_s) for producer in publishing.producers.values()],
             subscriptions=[
                 *(one.figures(now_s) for _, one in sorted(self.subscriptions.items(), key=lambda pair: pair[0])),
-                *self.compaction.subscription(),
+                *self.features.subscriptions(),
             ],
-            compaction=self.compaction.figures(),
         )
-        return replace(figures, **self.features.figures())
+        return self.features.figures(figures)
 
     def describe_storage(self) -> StorageFigures:
         """The chain of ledgers and the cursors."""
         ledger = self.ledger
         terminated = ledger.termination.end is not None and self.state is TopicState.OPEN
-        return StorageFigures(
+        figures = StorageFigures(
             state="terminated" if terminated else self.state.value,
             entries_added=self.publishing.published.entries,
             pending_publishes=self.publishing.pending,
@@ -487,8 +440,8 @@ class PersistentTopic(TopicLife):
                 for info in ledger.ledger_infos
             ],
             cursors=[self._describe_cursor(name, cursor) for name, cursor in sorted(ledger.cursors.items())],
-            compacted=self.compaction.compacted(),
         )
+        return self.features.storage_figures(figures)
 
     def _describe_cursor(self, name: str, cursor: Cursor) -> CursorFigures:
         subscription = self.subscriptions.get((name, True))
@@ -599,5 +552,5 @@ def _let_go(topic: PersistentTopic) -> None:
     topic.ledger.on_trimmed.clear()
     for subscription in topic.subscriptions.values():
         let_go(subscription)
-    for part in (topic.publishing, topic.features, topic.compaction, topic.keeping):
+    for part in (topic.publishing, topic.features, topic.keeping):
         part.let_go()

@@ -129,11 +129,7 @@ class Pump:
         if not plan.positions:
             dispatcher = self.dispatcher
             if dispatcher is not None and dispatcher.active is not None and dispatcher.active.read_compacted:
-                horizon = ledger.compacted.horizon
-                compacted = await ledger.compacted.read(plan.start, plan.entries_max, bytes_max)
-                if not compacted:
-                    dispatcher.compacted_away(plan, horizon)
-                return compacted
+                return await self._host.compacted_log.read(dispatcher, plan, bytes_max)
             return await ledger.read(plan.start, plan.entries_max, bytes_max)
         read = ledger.read
         found: list[Entry] = []

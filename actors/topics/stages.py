@@ -81,6 +81,8 @@ class Terminated(PublishStage):
 class EncryptionDemand(TopicFeature):
     """Feature: producers must encrypt."""
 
+    __slots__ = ("_topic",)
+
     name = "encryption required"
     policies = ("encryption_required",)
 
@@ -93,6 +95,8 @@ class EncryptionDemand(TopicFeature):
 
 class LargestMessage(TopicFeature):
     """Feature: a topic may have a bound of its own for the size of messages. It counts if it is below the broker's."""
+
+    __slots__ = ("_topic",)
 
     name = "largest message"
     policies = ("max_message_size",)
@@ -107,6 +111,8 @@ class LargestMessage(TopicFeature):
 
 class PublishRates(TopicFeature):
     """Feature: a topic takes so much in a second."""
+
+    __slots__ = ("_limit", "_topic")
 
     name = "publish rate"
     policies = ("publish_rate",)

@@ -17,9 +17,8 @@ from ...protocol.topic_figures import SubscriptionFigures
 from ...runtime.gone import GONE
 from ...runtime.meter import Meter
 from ...storage.managed.cursor import Cursor
-from ..compaction.reading import CompactedCursor
 from ..dispatch.consumer import AttachedConsumer
-from ..dispatch.dispatcher import Dispatcher, Limits
+from ..dispatch.dispatcher import CursorView, Dispatcher, Limits
 from ..dispatch.shared import SharedDispatcher
 from ..rates.dispatch import DispatchLimit
 from .batch_index_acks import BatchIndexAcks, PartOfBatch
@@ -63,12 +62,17 @@ class Subscription(SubscriptionMembers):
             self.host.keeping.inactivity.left()
 
     def new_dispatcher(self, subscription_type: int, consumer: AttachedConsumer) -> Dispatcher:
-        view = CompactedCursor(self.cursor, self.host.ledger.compacted)
-        single = subscription_type in (CommandSubscribe.Exclusive, CommandSubscribe.Failover)
-        cursor = view if single else self.cursor
+        dispatchers: list[ref[Dispatcher]] = []  # it has the view, so a reference would be a cycle
+
+        def active() -> AttachedConsumer | None:
+            dispatcher = dispatchers[0]() if dispatchers else None
+            return None if dispatcher is None else dispatcher.active
+
+        cursor: CursorView = self.cursor
+        if subscription_type in (CommandSubscribe.Exclusive, CommandSubscribe.Failover):
+            cursor = self.host.compacted_log.cursor_of_one(self.cursor, active)
         made = new_dispatcher(self.host, self.name, cursor, subscription_type, consumer, self._count_of, self.wake)
-        dispatcher = ref(made)  # it has the view, so a reference would be a cycle
-        view.wanted = lambda: (one := dispatcher()) is not None and _reads_compacted(one)
+        dispatchers.append(ref(made))
         if isinstance(made, SharedDispatcher):
             made.gate = self.host.features.gate(self, made)
         return made
@@ -76,7 +80,8 @@ class Subscription(SubscriptionMembers):
     @property
     def reads_compacted(self) -> bool:
         """Whether the consumer that gets its messages reads the compacted ledger."""
-        return self.dispatcher is not None and _reads_compacted(self.dispatcher)
+        dispatcher = self.dispatcher
+        return dispatcher is not None and dispatcher.active is not None and dispatcher.active.read_compacted
 
     def wake(self) -> None:
         self.pump.wake()
@@ -288,10 +293,6 @@ class Subscription(SubscriptionMembers):
             expire_rate=self.expired.message_rate(now_s),
             last_expire_ms=self.last_expire_ms,
         )
-
-
-def _reads_compacted(dispatcher: Dispatcher) -> bool:
-    return dispatcher.active is not None and dispatcher.active.read_compacted
 
 
 def counts_of(subscription: Subscription) -> list[list[int]]:

@@ -15,11 +15,10 @@ States of a topic:
   belongs.
 """
 
-import asyncio
 import enum
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar, cast
 
 from ...protocol.errors import ServiceUnitNotReady
 from ...protocol.message_id import Position, WireMessageId
@@ -27,13 +26,14 @@ from ...protocol.topics import TopicName
 from ...runtime.tasks import Tasks
 from ...runtime.transitions import check_transition
 from ...storage.metadata.store import Guard
-from ..compaction.topic_compaction import RUNNING_MAX
 from ..dispatch.failover import HeldTopics
 from ..dispatch.message_counts import MessageCounts
 from ..rates.subscribe import SubscribeRates
 from .feature import FeatureKinds
 
 DRAIN_TIMEOUT_S = 3.0
+
+_T = TypeVar("_T")
 
 
 class TopicState(enum.Enum):
@@ -95,8 +95,12 @@ class CommonState:
     """Called when a client has left a topic."""
     features: FeatureKinds = ()
     """The table of features."""
-    compactions: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(RUNNING_MAX))
-    """Held by each compaction that runs."""
+    _shared: dict[type, object] = field(default_factory=dict[type, object], init=False)
+
+    def shared(self, kind: type[_T]) -> _T:
+        """What a feature shares between the topics of a broker: the one object of a class, made when it is first
+        asked for."""
+        return cast(_T, self._shared.get(kind) or self._shared.setdefault(kind, kind()))
 
 
 class TopicLife:

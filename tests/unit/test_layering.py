@@ -61,22 +61,22 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.members": BASE | {"storage.ledger", "storage.metadata"},
     "actors.dispatch": BASE,
     "actors.policies": BASE,
-    "actors.compaction": BASE | {"storage.managed"},
+    "actors.compaction": BASE | {"actors.dispatch", "actors.policies", "actors.topics", "storage.managed"},
     "actors.deduplication": BASE | {"actors.policies", "actors.topics", "storage.managed"},
-    "actors.features": BASE | {"actors.deduplication", "actors.delays", "actors.topics"},
+    "actors.features": BASE | {"actors.compaction", "actors.deduplication", "actors.delays", "actors.topics"},
     "actors.delays": BASE
     | {"actors.dispatch", "actors.policies", "actors.topics", "storage.ledger", "storage.managed"},
     "actors.rates": BASE | {"actors.dispatch", "actors.policies"},
     "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
     "actors.keeping": BASE | {"actors.policies", "storage.managed"},
     "actors.topics": BASE
-    | {"actors.compaction", "actors.dispatch", "actors.keeping", "actors.policies", "actors.rates"}
+    | {"actors.dispatch", "actors.keeping", "actors.policies", "actors.rates"}
     | {"storage.managed", "storage.metadata"},
     "actors.connections": BASE
     | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},
     "actors.broker": BASE
-    | {"actors.balancing", "actors.connections", "actors.features", "actors.topics", "actors.members", "actors.schemas"}
-    | {"storage.managed", "storage.ledger", "storage.metadata"},
+    | {"actors.balancing", "actors.compaction", "actors.connections", "actors.features", "actors.members"}
+    | {"actors.schemas", "actors.topics", "storage.managed", "storage.ledger", "storage.metadata"},
     "actors.bookie": BASE | {"actors.members", "storage.bookie", "storage.metadata"},
     "actors.desired": BASE | {"actors.members", "storage.metadata"},
     "actors.auditor": BASE

@@ -15,9 +15,6 @@ ROOMS = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster
 PROTOCOLS_MAX = 45
 
 PROTOCOLS: dict[str, str] = {
-    "actors.compaction.topic_compaction.CompactionHost": (
-        "`PersistentTopic`, across a floor: it makes the compaction, which asks it for its ledger and starts tasks"
-    ),
     "actors.connections.link.ConnectionHost": (
         "`BrokerService`, across a floor: connections lie below the broker that makes them"
     ),

@@ -20,6 +20,7 @@ PARAMETERS: dict[str, int] = {
     "actors/bookie/service.py:__init__": 12,
     "actors/broker/service.py:__init__": 9,
     "actors/dispatch/consumer.py:__init__": 9,
+    "actors/topics/loaded_topics.py:__init__": 9,
     "actors/topics/producer.py:__init__": 10,
     "client/consuming/message.py:__init__": 10,
     "client/producing/topic_producer.py:outgoing": 10,

@@ -5,8 +5,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from magnetar.actors.compaction import topic_compaction as compaction_run
-from magnetar.actors.compaction.topic_compaction import CompactionResult, CompactionRun
-from magnetar.actors.topics import loaded_topics
+from magnetar.actors.compaction.topic_compaction import CompactionResult, CompactionRun, TopicCompaction
 from magnetar.storage.managed.compacted import ScanRange
 
 from .mutant import Mutant, replace
@@ -34,10 +33,10 @@ def _switch_before_the_end(stack: ExitStack) -> None:
 def _ask_the_namespace(stack: ExitStack) -> None:
     """At its load a topic has no compaction cursor for a threshold of its own."""
 
-    async def make_none(ledger: Any) -> None:
+    async def make_none(ledger: Any, policies: Any) -> None:
         return None
 
-    replace(stack, loaded_topics, "open_compaction_cursor", make_none)
+    replace(stack, TopicCompaction, "opening", staticmethod(make_none))
 
 
 COMPACTION = (

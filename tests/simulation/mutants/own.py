@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 from magnetar.actors.coordinator.member_lists import url_of
@@ -18,7 +18,6 @@ from magnetar.actors.members.topic_watch import TopicWatch
 from magnetar.actors.topics import persistent
 from magnetar.actors.topics.access_modes import AccessRequest, TopicAccess
 from magnetar.actors.topics.non_persistent import PassingSubscription
-from magnetar.actors.topics.persistent import resolve
 from magnetar.actors.topics.topic import SubscriptionStart
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.consuming.partition_consumer import ChunkReceiver, PartitionConsumer
@@ -160,12 +159,12 @@ def _pass_over_entries(stack: ExitStack) -> None:
 def _start_readers_one_entry_late(stack: ExitStack) -> None:
     start_position = persistent.start_position
 
-    async def starting(ledger: Any, start: SubscriptionStart, *, durable: bool, now_ms: int) -> Position:
-        found = await start_position(ledger, start, durable=durable, now_ms=now_ms)
+    async def starting(view: Any, start: SubscriptionStart, *, durable: bool, now_ms: int) -> Position:
+        found = await start_position(view, start, durable=durable, now_ms=now_ms)
         given = start.start_message_id
         if durable or given is None or given.batch_index >= 0 or given.position != found:
             return found
-        return resolve(ledger, (found[0], found[1] + 1))
+        return cast(Position, view.resolve((found[0], found[1] + 1)))
 
     replace(stack, persistent, "start_position", starting)
 

@@ -16,12 +16,11 @@ from random import Random
 from typing import Any
 
 import magnetar
-from magnetar.actors.compaction.topic_compaction import CompactionState
+from magnetar.actors.compaction.topic_compaction import COMPACTION_CURSOR, CompactionState, TopicCompaction
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import MagnetarError
 from magnetar.protocol.message_id import Position
-from magnetar.protocol.names import COMPACTION_CURSOR
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
@@ -145,7 +144,7 @@ class Compacting(Workload):
             if node.ready and node.process is not None:
                 for topic in list(node.service.topics.loaded.values()):
                     if self.topic in topic.name.full and topic.is_open:
-                        if topic.compaction.state is not CompactionState.RUNNING:
+                        if topic.features.of(TopicCompaction).state is not CompactionState.RUNNING:
                             await self.ask(node, _start(topic), "begin to compact")
 
     def _horizons(self) -> list[tuple[str, Position]]:
@@ -202,4 +201,4 @@ class Compacting(Workload):
 
 
 async def _start(topic: Any) -> None:
-    topic.compaction.start()
+    topic.features.of(TopicCompaction).start()

@@ -18,13 +18,12 @@ from random import Random
 from typing import Any
 
 import magnetar
-from magnetar.actors.compaction.topic_compaction import CompactionState
+from magnetar.actors.compaction.topic_compaction import COMPACTION_CURSOR, CompactionState, TopicCompaction
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.producing.outbox import Batch
 from magnetar.client.producing.partition_producer import EntryEncoder
 from magnetar.protocol.entries import build_entry, parse_entry
 from magnetar.protocol.errors import MagnetarError
-from magnetar.protocol.names import COMPACTION_CURSOR
 from magnetar.protocol.pulsar_pb2 import EncryptionKeys
 
 from ..checkers.history import History
@@ -148,7 +147,7 @@ class Viewing(Workload):
         while not self.stopping:
             await asyncio.sleep(self.random.random() * LOOK_MAX_S)
             for node, topic in self._loaded():
-                if topic.is_open and topic.compaction.state is not CompactionState.RUNNING:
+                if topic.is_open and topic.features.of(TopicCompaction).state is not CompactionState.RUNNING:
                     self._compactions += 1
                     await self.ask(node, _start(topic), "begin to compact")
 
@@ -158,7 +157,7 @@ class Viewing(Workload):
         return any(key.endswith(COMPACTION_CURSOR) and name in key for key in self.cluster.records.by_key)
 
     def _compaction_runs(self) -> bool:
-        return any(topic.compaction.state is CompactionState.RUNNING for _, topic in self._loaded())
+        return any(topic.features.of(TopicCompaction).state is CompactionState.RUNNING for _, topic in self._loaded())
 
     def _loaded(self) -> list[tuple[Node, Any]]:
         return [
@@ -270,4 +269,4 @@ def _table_of(view: Any) -> dict[str, bytes]:
 
 
 async def _start(topic: Any) -> None:
-    topic.compaction.start()
+    topic.features.of(TopicCompaction).start()

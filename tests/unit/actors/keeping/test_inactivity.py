@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from magnetar.actors.compaction.topic_compaction import COMPACTION_CURSOR
 from magnetar.actors.keeping.inactivity import Inactivity
 from magnetar.actors.policies.effective import EffectivePolicies
 from magnetar.actors.policies.inactive_topics import InactiveTopicDeleteMode
 from magnetar.protocol.errors import NotAllowedError
-from magnetar.protocol.names import COMPACTION_CURSOR
 from magnetar.protocol.pulsar_pb2 import BaseCommand, CommandSubscribe, CommandSuccess
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.settings.declarations import Settings

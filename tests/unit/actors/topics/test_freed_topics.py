@@ -44,7 +44,7 @@ def parts_of(front: BrokerFront) -> dict[str, Callable[[], object]]:
     """The topic, and what belongs to it."""
     topic = front.topic
     ledger, cursor, subscription = topic.ledger, topic.ledger.cursors["s"], topic.subscriptions["s", True]
-    parts = [topic, topic.publishing, *topic.features, topic.compaction, topic.keeping, topic.keeping.inactivity]
+    parts = [topic, topic.publishing, *topic.features, topic.keeping, topic.keeping.inactivity]
     parts += [ledger, ledger._writer, ledger._writer._writer, ledger.trimmer, ledger._owned, ledger.compacted]
     parts += [subscription, subscription.pump, cursor, cursor._writer, cursor._writer.storage]
     return {type(part).__name__: weakref.ref(part) for part in parts}

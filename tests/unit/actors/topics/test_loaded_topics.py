@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.actors.compaction.topic_compaction import COMPACTION_CURSOR
 from magnetar.actors.features.table import FEATURES
 from magnetar.actors.topics.idle_topics import duties_of
 from magnetar.actors.topics.owned_topic import OwnedState
@@ -19,7 +20,6 @@ from magnetar.protocol.errors import (
     StaleEpoch,
     TopicNotFound,
 )
-from magnetar.protocol.names import COMPACTION_CURSOR
 from magnetar.protocol.pulsar_pb2 import BaseCommand, ServerError
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.managed.record import LeftBehind
