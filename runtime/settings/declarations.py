@@ -24,6 +24,7 @@ from .load_balancing import LoadBalancingSettings
 from .managed_ledgers import ManagedLedgerSettings
 from .membership import MembershipSettings
 from .replication import RepairSettings, ReplicationSettings
+from .same_address import SameAddressSettings
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 
@@ -42,6 +43,7 @@ class Settings(
     BrokerSettings,
     ManagedLedgerSettings,
     ReplicationSettings,
+    SameAddressSettings,
     ClientLimitSettings,
     CompactionSettings,
 ):

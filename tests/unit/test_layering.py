@@ -63,7 +63,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.policies": BASE,
     "actors.compaction": BASE | {"actors.dispatch", "actors.policies", "actors.topics", "storage.managed"},
     "actors.deduplication": BASE | {"actors.policies", "actors.topics", "storage.managed"},
-    "actors.features": BASE | {"actors.compaction", "actors.deduplication", "actors.delays", "actors.topics"},
+    "actors.same_address": BASE | {"actors.dispatch", "actors.topics"},
+    "actors.features": BASE
+    | {"actors.compaction", "actors.deduplication", "actors.delays", "actors.same_address", "actors.topics"},
     "actors.delays": BASE
     | {"actors.dispatch", "actors.policies", "actors.topics", "storage.ledger", "storage.managed"},
     "actors.rates": BASE | {"actors.dispatch", "actors.policies"},

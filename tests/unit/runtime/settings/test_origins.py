@@ -34,6 +34,8 @@ PULSAR = {
     "maxTopicsPerNamespace": "0",
     "maxProducersPerTopic": "0",
     "maxConsumersPerTopic": "0",
+    "maxSameAddressProducersPerTopic": "0",
+    "maxSameAddressConsumersPerTopic": "0",
     "maxConsumersPerSubscription": "0",
     "maxSubscriptionsPerTopic": "0",
     "maxPublishRatePerTopicInMessages": "0",
