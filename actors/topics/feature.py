@@ -11,12 +11,12 @@ the features in the order of the table:
 | --- | --- |
 | the ledger is recovered, and nobody uses it yet | `opening` |
 | the topic is made, and no client is there | `log_view`, then `opened` |
-| a policy that the feature declares has changed | `policies_changed` |
+| a policy that the feature declares has changed, and the topic's rates and limits have not yet | `policies_changed` |
 | after each of these two, and when the feature asks for it with `renew_stages` | `stage` |
 | a producer or a consumer wants to attach | `check_producer`, `check_consumer` |
 | a Shared or Key_Shared subscription gets a dispatcher | `gate` |
 | every `check_interval_s` | `check` |
-| statistics are asked for | `figures`, `storage_figures`, `subscriptions` |
+| statistics of a persistent topic are asked for | `figures`, `storage_figures`, `subscriptions` |
 | nobody uses the topic, which may be about to rest | `has_duties` |
 | the topic closes: clients are gone, cursors are written next | `closing` |
 | the topic is closed | `let_go` |
@@ -119,7 +119,9 @@ class TopicFeature:
     # -- clients and messages --------------------------------------------------------------------------------------
 
     def stage(self) -> "PublishStage | None":
-        """What entries pass from now on, None for nothing. The same object stays in place."""
+        """What entries pass from now on, None for nothing.
+
+        One that has state, or `renews_producers`, is the same object until something has changed."""
 
     def check_producer(self, producer: "AttachedProducer") -> None:
         """A producer wants to attach. Raises the MagnetarError that PRODUCER is answered with. The topic may ask again
