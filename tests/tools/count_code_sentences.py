@@ -21,6 +21,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
 from tools.count_long_sentences import ROOT, sentences, words
+from tools.syntax import nodes_of
 
 ROOMS = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster", "bench")
 LIMITS = (25, 30)
@@ -61,18 +62,18 @@ def files() -> list[Path]:
 
 def texts(file: Path, source: str | None = None) -> Iterator[Text]:
     """The texts of a file, or of another source under its name."""
+    nodes = nodes_of(file) if source is None else tuple(ast.walk(ast.parse(source)))
     source = file.read_text() if source is None else source
     name = str(file.relative_to(ROOT))
-    tree = ast.parse(source)
     parts = {
         part
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.JoinedStr)
         for part in ast.walk(node)
         if isinstance(part, ast.Constant)
     }
-    statements = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    statements = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
         if isinstance(node, ast.JoinedStr):
             yield Text(name, node.lineno, "message", _rendered(node))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:

@@ -10,10 +10,12 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .markdown import NOTE_OF_PROMISES, anchor, table
+from .syntax import read_nodes
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
@@ -66,8 +68,9 @@ class Pages(NamedTuple):
 # ---- reading ----
 
 
+@cache
 def load(source: str = "", tests: Path = TESTS) -> Pages:
-    """Read the promises and the marks. Raises ValueError with everything that does not fit."""
+    """Read the promises and the marks, once. Raises ValueError with everything that does not fit."""
     given = tomllib.loads(source or SOURCE.read_text())
     comparison, settings, options = given.pop("comparison"), given.pop("settings"), given.pop("options")
     sections = [
@@ -113,12 +116,14 @@ def marked(tests: Path = TESTS) -> Iterator[MarkedTest]:
     for file in sorted(tests.rglob("*.py")):
         text = file.read_text()
         if "mark.promise(" in text or "@scenario(" in text:
-            yield from _marked_in(str(file.relative_to(tests)), ast.parse(text))
+            yield from _marked_in(str(file.relative_to(tests)), read_nodes(file))
 
 
-def _marked_in(file: str, tree: ast.Module) -> Iterator[MarkedTest]:
+def _marked_in(file: str, nodes: tuple[ast.AST, ...]) -> Iterator[MarkedTest]:
     """Raises ValueError for a mark that stands at something which is no test."""
-    calls = {node for node in ast.walk(tree) if isinstance(node, ast.Call) and _is_mark(node)}
+    calls = {node for node in nodes if isinstance(node, ast.Call) and _is_mark(node)}
+    tree = nodes[0]
+    assert isinstance(tree, ast.Module)
     for node in tree.body:
         owners: list[tuple[str, ast.stmt]] = [(getattr(node, "name", ""), node)]
         if isinstance(node, ast.ClassDef):

@@ -7,11 +7,13 @@ import sys
 import tomllib
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import magnetar
 from magnetar.protocol import names
+from tools.syntax import nodes_of, read_nodes, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -142,7 +144,7 @@ class Imports(ast.NodeVisitor):
         self._package = list(file.relative_to(ROOT).parent.parts)
         self._depth = 0
         self._for_types = False
-        self.visit(ast.parse(file.read_text(), str(file)))
+        self.visit(tree_of(file))
 
     def visit_If(self, node: ast.If) -> None:
         if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
@@ -281,34 +283,52 @@ def is_there(module: str) -> bool:
     return top in sys.stdlib_module_names or top in OPTIONAL or importlib.util.find_spec(top) is not None
 
 
-def test_whatever_a_test_imports_exists() -> None:
-    """`tests` is on the path, its folders are not: `from support.files.faulty_files import …`."""
-    wrong: list[str] = []
+class FileOfTests(NamedTuple):
+    """What a file of `tests` imports, each name with its line, and the names of its functions."""
+
+    imported: list[tuple[int, str]]
+    functions: list[str]
+
+
+@pytest.fixture(scope="module")
+def files_of_tests() -> dict[Path, FileOfTests]:
+    found: dict[Path, FileOfTests] = {}
     for file in sorted((ROOT / "tests").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text())):
+        found[file] = FileOfTests([], [])
+        for node in read_nodes(file):
             if isinstance(node, ast.Import):
-                imported = [alias.name for alias in node.names]
+                found[file].imported.extend((node.lineno, alias.name) for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                imported = [node.module or ""]
-            else:
-                continue
-            wrong += [f"{file.relative_to(ROOT)}:{node.lineno} {name}" for name in imported if not is_there(name)]
+                found[file].imported.append((node.lineno, node.module or ""))
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found[file].functions.append(node.name)
+    return found
+
+
+def test_whatever_a_test_imports_exists(files_of_tests: dict[Path, FileOfTests]) -> None:
+    """`tests` is on the path, its folders are not: `from support.files.faulty_files import …`."""
+    wrong = [
+        f"{file.relative_to(ROOT)}:{line} {name}"
+        for file, found in files_of_tests.items()
+        for line, name in found.imported
+        if not is_there(name)
+    ]
     assert not wrong, "\n".join(wrong)
 
 
-def test_names_of_tests_have_at_most_80_characters() -> None:
+def test_names_of_tests_have_at_most_80_characters(files_of_tests: dict[Path, FileOfTests]) -> None:
     long = [
-        f"{file.relative_to(ROOT)}: {node.name}"
-        for file in sorted((ROOT / "tests").rglob("test_*.py"))
-        for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
-        if len(node.name) > TEST_NAME_MAX
+        f"{file.relative_to(ROOT)}: {name}"
+        for file, found in files_of_tests.items()
+        if file.name.startswith("test_")
+        for name in found.functions
+        if name.startswith("test_") and len(name) > TEST_NAME_MAX
     ]
     assert not long, long
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [str(file.relative_to(ROOT)) for file in sources() if not ast.get_docstring(ast.parse(file.read_text()))]
+    silent = [str(file.relative_to(ROOT)) for file in sources() if not ast.get_docstring(tree_of(file))]
     assert not silent, silent
 
 
@@ -355,7 +375,7 @@ def test_services_open_no_files_themselves(room: str) -> None:
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in sources()
         if file.relative_to(ROOT).parts[0] == room
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in nodes_of(file)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
     ]
     assert not wrong, wrong

@@ -8,14 +8,16 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+from tools.syntax import nodes_of, tree_of
+
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster")
 
 
-def defined(tree: ast.Module) -> set[str]:
+def defined(file: Path) -> set[str]:
     """Its classes, and the types in CamelCase that it assigns. A type variable means nothing outside its file."""
-    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
-    for node in tree.body:
+    names = {node.name for node in nodes_of(file) if isinstance(node, ast.ClassDef)}
+    for node in tree_of(file).body:
         if isinstance(node, ast.Assign) and len(node.targets) == 1:
             target, value = node.targets[0], node.value
         elif isinstance(node, ast.AnnAssign):
@@ -33,7 +35,7 @@ def test_no_two_files_define_a_class_or_type_of_the_same_name() -> None:
     for room in ROOMS:
         for file in sorted((ROOT / room).rglob("*.py")):
             if not file.name.endswith("_pb2.py"):
-                for name in defined(ast.parse(file.read_text(), str(file))):
+                for name in defined(file):
                     homes[name].append(str(file.relative_to(ROOT)))
     twice = {name: files for name, files in homes.items() if len(files) > 1}
     assert twice == {}, "rename all but one"

@@ -8,6 +8,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+from tools.syntax import read_nodes
+
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "tests" / "unit"
 SIMULATION = ROOT / "tests" / "simulation"
@@ -52,7 +54,7 @@ def test_unit_tests_of_storage_and_actors_lie_in_their_sub_rooms() -> None:
 def modules_of(file: Path) -> frozenset[str]:
     """What a file imports, by dotted names below the root or `tests`; what `support` imports for it counts, too."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in read_nodes(file):
         if not isinstance(node, ast.ImportFrom):
             continue
         base = file.relative_to(ROOT / "tests").parts[: -node.level] if node.level else ()
@@ -77,7 +79,7 @@ def test_a_unit_test_imports_something_of_the_room_that_it_lies_in() -> None:
 def imported(file: Path) -> set[str]:
     """Which sub-packages of the simulator a file imports, its own left out."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in read_nodes(file):
         if isinstance(node, ast.ImportFrom) and node.level == 2:
             found |= {(node.module or alias.name).partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "simulation":

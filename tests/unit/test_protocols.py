@@ -7,7 +7,10 @@ types only, even in a circle.
 """
 
 import ast
+from collections.abc import Iterable
 from pathlib import Path
+
+from tools.syntax import nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster")
@@ -91,7 +94,7 @@ PROTOCOLS: dict[str, str] = {
 """By module and name: its implementations, and the floor that it crosses."""
 
 
-def protocols_of(source: str) -> list[str]:
+def protocols_of(nodes: Iterable[ast.AST]) -> list[str]:
     """The names of the classes that are Protocols. `asyncio.Protocol` is another thing."""
 
     def is_protocol(base: ast.expr) -> bool:
@@ -99,7 +102,7 @@ def protocols_of(source: str) -> list[str]:
             base = base.value
         return ast.unparse(base) in ("Protocol", "typing.Protocol")
 
-    classes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef)]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     return [node.name for node in classes if any(map(is_protocol, node.bases))]
 
 
@@ -109,7 +112,7 @@ def found() -> set[str]:
         ".".join([*file.relative_to(ROOT).with_suffix("").parts, name])
         for file in files
         if not file.name.endswith("_pb2.py")
-        for name in protocols_of(file.read_text())
+        for name in protocols_of(nodes_of(file))
     }
 
 
@@ -136,4 +139,4 @@ class Narrower(View, Protocol): ...
 def inside():
     class Local(Protocol): ...
 """
-    assert sorted(protocols_of(source)) == ["Generic", "Local", "Narrower", "View"]
+    assert sorted(protocols_of(ast.walk(ast.parse(source)))) == ["Generic", "Local", "Narrower", "View"]

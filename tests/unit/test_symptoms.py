@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.count_code_sentences import ROOT, files
+from tools.syntax import nodes_of
 
 PAGE = ROOT / "docs" / "guides" / "symptoms.md"
 PLACEHOLDER = "…"
@@ -36,7 +37,7 @@ def text_of(node: ast.expr) -> str | None:
 
 def messages(file: Path) -> Iterator[str]:
     """The strings of a file."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes_of(file):
         if isinstance(node, ast.expr) and (text := text_of(node)) is not None:
             yield text
 
