@@ -297,7 +297,7 @@ async def test_each_topic_has_one_writer_whatever_happens(env: Environment, seed
 BUGS = {
     "the epoch of the topic is ignored": 0,
     "the guard is dropped": 0,
-    "an epoch at any time": 3,
+    "an epoch at any time": 66,
     "anybody may claim": 0,
 }
 """With a seed that has found it."""
