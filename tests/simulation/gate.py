@@ -37,6 +37,7 @@ FOUND = Path(catalog.__file__).with_name("found.json")
 """When the gate ran whole last, and after how many seeds each mutant was found."""
 SEEDS_MAX = 10_000
 SEEDS_PER_TASK = 4
+"""Of ledgers. Clusters take so much longer that each seed is a task: what was begun in vain goes on to its end."""
 
 
 class Hunt(NamedTuple):
@@ -79,9 +80,10 @@ def shoot(name: str, seeds: range, chosen: str | None = None) -> Shot:
 def hunt(pool: ProcessPoolExecutor, name: str, chosen: str | None, seeds: range, workers: int) -> Hunt:
     """Look for a mutant, in the order of seeds."""
     began, others, first = time.perf_counter(), 0, seeds.start
+    size = SEEDS_PER_TASK if scenario_of(name, chosen) == "ledgers" else 1
     tasks = (
-        (start, pool.submit(shoot, name, range(start, min(start + SEEDS_PER_TASK, seeds.stop)), chosen))
-        for start in range(first, seeds.stop, SEEDS_PER_TASK)
+        (start, pool.submit(shoot, name, range(start, min(start + size, seeds.stop)), chosen))
+        for start in range(first, seeds.stop, size)
     )
     waiting: list[tuple[int, Future[Shot]]] = []
     for _, future in _ahead(tasks, waiting, 2 * workers):

@@ -17,7 +17,8 @@ from simulation.run import SCENARIOS
 from simulation.scenarios import ledgers
 
 GATE = Path(gate.__file__)
-QUICK = ("#1067", "#4668", "last sent")
+QUICK = ("#1591", "#4668", "old slot")
+"""Two seeds find each of them."""
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -78,7 +79,9 @@ def test_a_caught_seed_is_caught_again_and_not_without_its_mutant() -> None:
 
 
 def test_a_mutant_can_be_hunted_in_whole_clusters() -> None:
-    result = run("--mutant", "cursor ahead", "--scenario", "cluster", "--seeds-max", "200", "--workers", "2")
+    """Seed 5 finds it; others do, too."""
+    choice = ("--mutant", "cursor ahead", "--scenario", "cluster")
+    result = run(*choice, "--first", "5", "--seeds-max", "200", "--workers", "1")
     assert result.returncode == 0, result.stdout + result.stderr
     line, last = result.stdout.splitlines()[1:]
     assert " cluster " in line and "I7:" in line
