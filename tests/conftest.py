@@ -1,8 +1,12 @@
-"""Fixtures of tests of every kind."""
+"""Fixtures of tests of every kind, and what each test costs."""
 
+import gc
 import logging
+import os
 import re
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -14,6 +18,37 @@ hypothesis.settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any machine")
+
+COSTS = os.environ.get("TEST_COSTS", "")
+"""A file that gets a line for each test: its id, seconds, CPU seconds. `tests/tools/print_costs.py` reads it."""
+BEGAN_S = time.perf_counter()
+
+
+def _cpu_s() -> float:
+    """CPU seconds of this process, and of those that ended as its children."""
+    return sum(os.times()[:4])
+
+
+def _note(what: str, seconds: float, cpu_seconds: float) -> None:
+    with Path(COSTS).open("a") as file:
+        file.write(f"{what}\t{seconds:.3f}\t{cpu_seconds:.3f}\n")
+
+
+def pytest_collection_finish() -> None:
+    """Start and imports of a process belong to no test. What they left stays: no collection of garbage looks at it."""
+    gc.freeze()
+    if COSTS:
+        _note("collection", time.perf_counter() - BEGAN_S, _cpu_s())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Note what a test costs, with its fixtures."""
+    began_s, began_cpu_s = time.perf_counter(), _cpu_s()
+    result = yield
+    if COSTS:
+        _note(item.nodeid, time.perf_counter() - began_s, _cpu_s() - began_cpu_s)
+    return result
 
 
 class _Stalls(logging.Handler):
