@@ -37,6 +37,8 @@ from .target import Target, Wrong
 CLUSTER = "c"
 TOPIC = "persistent://public/default/t"
 SETTINGS = dataclasses.replace(Settings(), auditor_interval_s=5.0, lost_bookie_grace_s=2.0)
+SLOTS = 256
+"""What an input costs is mostly what all slots of its clusters cost: they are assigned, written and told."""
 ROLES = (ROLE_BROKER, ROLE_BOOKIE, ROLE_ADMIN, "reader")
 _ANSWER_S = 70.0
 _FORGIVEN = ("method ",)
@@ -67,7 +69,7 @@ class Cluster:
         self._server: RpcServer
 
     async def start(self) -> None:
-        await create_cluster(self.store, CLUSTER, 0)
+        await create_cluster(self.store, CLUSTER, 0, slots=SLOTS)
         await self.store.put(
             metadata_keys.bookie("bad"), pack({"id": "bad", "cluster_id": CLUSTER, "instance": "i"}), None
         )

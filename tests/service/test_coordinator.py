@@ -21,7 +21,7 @@ from magnetar.protocol.errors import (
     ServiceUnitNotReady,
     StaleEpoch,
 )
-from magnetar.protocol.slots import PAGES, SLOTS_DEFAULT, page_of, slot_of
+from magnetar.protocol.slots import PAGES, page_of, slot_of
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import Identity
@@ -33,10 +33,20 @@ from magnetar.storage.metadata.slot_rows import decode_page
 from magnetar.storage.metadata.sql import SqlMetadataStore
 from magnetar.storage.metadata.store import Guard, Write, list_all
 from support.servers import postgresql_server
-from support.servers.coordination import CLUSTER, FAST, KEYS, PREFIX, assign_all, coordination, create, eventually
+from support.servers.coordination import (
+    CLUSTER,
+    FAST,
+    KEYS,
+    PREFIX,
+    SLOTS,
+    assign_all,
+    coordination,
+    create,
+    eventually,
+)
 from support.stores.memory_store import MemoryMetadataStore, MemoryRecords
 
-SLOT = slot_of(TopicName.parse(f"{PREFIX}t-partition-0"), SLOTS_DEFAULT)
+SLOT = slot_of(TopicName.parse(f"{PREFIX}t-partition-0"), SLOTS)
 
 # -- ownership -------------------------------------------------------------------------------------------------------
 
@@ -181,7 +191,7 @@ async def test_of_many_who_ask_for_evenness_one_moves_topics_at_a_time(monkeypat
         two = await cluster.broker(2)
         await asyncio.gather(*(rebalancer.rebalance() for _ in range(5)))
         assert most == 1
-        await eventually(lambda: cluster.coordinator.office.placement.table.counts()["broker-1"] == SLOTS_DEFAULT // 2)
+        await eventually(lambda: cluster.coordinator.office.placement.table.counts()["broker-1"] == SLOTS // 2)
         await eventually(lambda: len(one.owned()) == len(two.owned()) == 4)
 
 
@@ -225,10 +235,10 @@ async def test_a_joining_broker_gets_its_share_in_order() -> None:
         await assign_all(cluster, "t", 6)
         two = await cluster.broker(2)
         counts = cluster.coordinator.office.placement.table.counts
-        await eventually(lambda: counts() == {"broker-1": SLOTS_DEFAULT // 2, "broker-2": SLOTS_DEFAULT // 2})
+        await eventually(lambda: counts() == {"broker-1": SLOTS // 2, "broker-2": SLOTS // 2})
         # The members learn of it later than the table: until then the first broker believes that it owns all topics.
         await eventually(lambda: len(one.owned()) == len(two.owned()) == 3)
-        moved = {slot_of(TopicName.parse(topic), SLOTS_DEFAULT) for topic in two.owned()}
+        moved = {slot_of(TopicName.parse(topic), SLOTS) for topic in two.owned()}
         assert sorted(one.rpc.released_slots) == sorted(moved)
 
 
@@ -339,7 +349,7 @@ async def test_a_coordinator_that_slept_cannot_write_to_postgresql(
         await create(cluster, "t", 2)
         await assign_all(cluster, "t", 2)
         old = cluster.coordinator
-        page = metadata_keys.slot_page(page_of(SLOT, SLOTS_DEFAULT))
+        page = metadata_keys.slot_page(page_of(SLOT, SLOTS))
         before = await second.get(page)
         await cluster.start_coordinator(second)
         # The old one wakes up with a broker that it believes to be dead: nothing of what it decides is stored.
@@ -438,8 +448,8 @@ async def test_lost_answers_and_absence_of_the_store_only_delay() -> None:
         await one.client.close()
         await eventually(lambda: len(two.owned()) == 4)
         for topic, value in two.assignments.items():
-            slot = slot_of(TopicName.parse(topic), SLOTS_DEFAULT)
-            record = await store.get(metadata_keys.slot_page(page_of(slot, SLOTS_DEFAULT)))
+            slot = slot_of(TopicName.parse(topic), SLOTS)
+            record = await store.get(metadata_keys.slot_page(page_of(slot, SLOTS)))
             assert record is not None and decode_page(record.value).entries[slot].epoch == value.epoch
 
 
@@ -478,7 +488,7 @@ async def test_a_flood_of_questions_holds_up_neither_heartbeats_nor_metadata() -
         one = await cluster.broker(1)
         topics = [f"{PREFIX}flood-{index}" for index in range(1500)]
         held = cluster.coordinator.office.placement
-        slots = range(SLOTS_DEFAULT)
+        slots = range(SLOTS)
         held.hold(slots)  # as while they are being moved: nobody is answered
         asking = [asyncio.create_task(one.client.call("assign", topic=topic)) for topic in topics]
         await asyncio.sleep(0.3)

@@ -16,12 +16,21 @@ from magnetar.protocol.errors import (
     ServiceUnitNotReady,
     TopicNotFound,
 )
-from magnetar.protocol.slots import SLOTS_DEFAULT, slot_of
+from magnetar.protocol.slots import slot_of
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore
 from magnetar.storage.metadata.store import Guard, Write, WriteResult
-from support.servers.coordination import PREFIX, Coordination, Member, assign_all, coordination, create, eventually
+from support.servers.coordination import (
+    PREFIX,
+    SLOTS,
+    Coordination,
+    Member,
+    assign_all,
+    coordination,
+    create,
+    eventually,
+)
 
 TOPIC = PREFIX + "t"
 RECORD = metadata_keys.topic("persistent/public/default/t")
@@ -128,7 +137,7 @@ async def test_who_asks_for_a_topic_while_it_is_deleted_does_not_bring_it_back()
         async def delete_while_somebody_asks(topic: object) -> None:
             with pytest.raises(ServiceUnitNotReady):
                 await one.client.call("assign", topic=TOPIC)
-            slot = slot_of(TopicName.parse(TOPIC), SLOTS_DEFAULT)
+            slot = slot_of(TopicName.parse(TOPIC), SLOTS)
             assert (await one.client.call("slot_topics", slots=[slot]))["grants"] == []
             refused.append(TOPIC)
             await delete(topic)  # type: ignore[arg-type]

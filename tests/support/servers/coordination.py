@@ -30,6 +30,8 @@ from support.stores.memory_store import MemoryMetadataStore, MemoryRecords
 from .open_rpc import OpenService, PartialService
 
 CLUSTER = "cluster-1"
+SLOTS = 256
+"""With as many as a cluster has by default, these tests would mostly assign and write slots."""
 PREFIX = "persistent://public/default/"
 KEYS = RootKeys(b"coordination test secret")
 FAST = Settings(heartbeat_interval_s=0.1, session_timeout_s=0.8, rebalance_delay_s=0.2, auditor_interval_s=3600.0)
@@ -259,7 +261,7 @@ async def coordination(
     """A fresh cluster with its active coordinator, past its first moments."""
     env = Environment.real()
     metadata = store or MemoryMetadataStore(records)
-    await create_cluster(metadata, CLUSTER, 0)
+    await create_cluster(metadata, CLUSTER, 0, slots=SLOTS)
     found = Coordination(env, metadata, settings)
     await found.start_coordinator()
     try:

@@ -37,6 +37,8 @@ from magnetar.storage.metadata.sql import SqlMetadataStore
 T = TypeVar("T")
 
 CLUSTER_ID = "test-cluster"
+SLOTS = 256
+"""With as many as a cluster has by default, a start with three brokers takes three times as long."""
 KEYS = RootKeys(b"0123456789abcdef0123456789abcdef")
 HOST = "127.0.0.1"
 TIMEOUT_S = 60.0
@@ -173,7 +175,7 @@ class EmbeddedCluster:
         brokers, bookies = self._counts
         file = self._directory / "metadata.sqlite"
         self._metadata = await SqlMetadataStore.open(self._env, f"sqlite:///{file}", create=not file.exists())
-        await create_cluster(self._metadata, CLUSTER_ID, self._env.clock.now_ms())
+        await create_cluster(self._metadata, CLUSTER_ID, self._env.clock.now_ms(), slots=SLOTS)
         await self.start_coordinator()
         await asyncio.gather(*(self.start_bookie(number) for number in range(1, bookies + 1)))
         for number in range(1, brokers + 1):
