@@ -1,6 +1,7 @@
 """A cluster's metadata moves between SQLite and PostgreSQL; whatever crashes in between, at most one copy counts."""
 
 import asyncio
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,14 +52,21 @@ def database(postgresql: PostgresqlServer) -> Iterator[str]:
     postgresql.drop_table("magnetar_metadata")
 
 
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data directory of a stopped cluster on SQLite, with a message."""
-    with start(tmp_path / "data") as cluster:
+    data = tmp_path_factory.mktemp("stopped") / "data"
+    with start(data) as cluster:
         with cluster.client() as client:
             client.subscribe("topic", "s", initial_position=magnetar.InitialPosition.Earliest).close()
         publish(cluster, "topic", b"one")
-    return tmp_path / "data"
+    return data
+
+
+@pytest.fixture
+def directory(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of that directory."""
+    return Path(shutil.copytree(stopped, tmp_path / "data"))
 
 
 def crash(*_: object, **__: object) -> Any:
