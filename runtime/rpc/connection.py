@@ -20,7 +20,7 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Container, Mapping, Sequence
 from itertools import repeat
-from typing import Any, cast
+from typing import Any
 
 from ...protocol.byte_stream import Buffer
 from ...protocol.errors import (
@@ -46,7 +46,7 @@ from ..sockets import limit_unacknowledged, probe_when_idle
 from ..tasks import Tasks
 from ..transitions import check_transition
 from . import handshake
-from .contract import Contract, Handler, Method
+from .contract import CALLER_NAME, Contract, Handler, Method
 from .handshake import Handshake
 from .keys import Identity, Keys
 from .messages import decode_call, decode_error, encode_call, pack, unpack
@@ -530,7 +530,7 @@ class RpcConnection(asyncio.Protocol):
             self._refuse_call(request_id, error)
             return
         if declared.needs_caller:
-            arguments["caller"] = self
+            arguments[CALLER_NAME] = self
         serving = self._serve_call(request_id, method, handler, arguments, waits=not declared.notification)
         self._handlers.spawn(serving, f"rpc-{method}")
         if len(self._handlers) >= CALLS_UNDER_WAY_MAX and not self._initiator and self._transport is not None:
@@ -546,9 +546,8 @@ class RpcConnection(asyncio.Protocol):
         self, request_id: int | None, method: str, handler: Handler, arguments: dict[str, object], *, waits: bool
     ) -> None:
         try:
-            result = handler(**arguments)
-            if waits:
-                result = await cast("Awaitable[object]", result)
+            answering = handler(**arguments)
+            result = await answering if waits else None
             if request_id is not None:
                 self.respond(request_id, STATUS_OK, (pack(result),))
         except MagnetarError as error:

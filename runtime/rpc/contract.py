@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 Roles = frozenset[str]
 Declared = TypeVar("Declared", bound=Callable[..., object])
 
-Handler = Callable[..., object]
-"""What serves a method. It takes the arguments by name, and returns the answer as soon as that is awaited."""
+Handler = Callable[..., Awaitable[object]]
+"""What serves a method. It takes the arguments by name. That of a notification returns None at once."""
 
 CALLER = cast("RpcConnection", object())
 """The default of an argument `caller`: callers leave it out."""
 
 _METHOD = "__rpc_method__"
-_CALLER_NAME = "caller"
+CALLER_NAME = "caller"
 
 
 class Method:
@@ -59,9 +59,9 @@ class Method:
         self._declared = declared
         self._defaults = _defaults(declared)
         """Of the arguments that travel."""
-        if self._defaults.get(_CALLER_NAME) is CALLER:
+        if self._defaults.get(CALLER_NAME) is CALLER:
             self.needs_caller = True
-            del self._defaults[_CALLER_NAME]
+            del self._defaults[CALLER_NAME]
 
     def check(self, arguments: Mapping[str, object]) -> dict[str, object]:
         """The arguments of a call as their types. Raises ProtocolError for others than declared."""
@@ -90,7 +90,7 @@ class Method:
         """The types of the arguments that travel, by name, and of the answer as `return`."""
         found = get_type_hints(self._declared)
         if self.needs_caller:
-            del found[_CALLER_NAME]
+            del found[CALLER_NAME]
         return found
 
     def check_handler(self, what: str, handler: Callable[..., object]) -> None:

@@ -1,6 +1,7 @@
 """The admin HTTP over real sockets, with brokers that only take notes."""
 
 import asyncio
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -8,7 +9,6 @@ from aiohttp import web
 
 from magnetar.actors.admin import requests as admin_requests
 from magnetar.actors.admin.requests import position_of
-from magnetar.actors.coordinator.status_methods import StatusMethods
 from magnetar.protocol.cluster_status import ClusterView, ScrubReport
 from magnetar.protocol.errors import InvalidConfiguration, NotEnoughBookies
 from magnetar.storage.metadata import keys as metadata_keys
@@ -255,37 +255,43 @@ async def test_health_needs_brokers_and_bookies(http: Http) -> None:
     assert 'magnetar_coordinator_up{node="admin",service="admin"} 1.0' in metrics
 
 
+def change_status(http: Http, monkeypatch: pytest.MonkeyPatch, change: Callable[[ClusterView], None]) -> None:
+    """Have the coordinator answer another status than its own."""
+    coordinator = http.cluster.coordinator
+    handler = coordinator.handler
+
+    async def changed() -> ClusterView:
+        found = await coordinator.status()
+        change(found)
+        return found
+
+    monkeypatch.setattr(coordinator, "handler", lambda method: changed if method == "status" else handler(method))
+
+
 async def test_metrics_show_the_longest_silence_of_a_live_member(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
     def line(seconds: float) -> str:
         return f'magnetar_members_silent_seconds{{node="admin",service="admin"}} {seconds}'
 
-    status = StatusMethods.status
     silences = {"broker-1": 0.25, "broker-2": 0.75}
 
-    async def silent(self: StatusMethods) -> ClusterView:
-        found = await status(self)
+    def silent(found: ClusterView) -> None:
         for member in found["members"]:
             member["silent_s"] = silences.get(member["id"], 0.0)
-        return found
 
-    monkeypatch.setattr(StatusMethods, "status", silent)
+    change_status(http, monkeypatch, silent)
     await http.cluster.broker(1)
     await http.cluster.broker(2)
     assert line(0.75) in (await http("GET", "/metrics"))[1]
 
 
 async def test_what_only_grows_is_a_counter(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
-    status = StatusMethods.status
-
-    async def busy(self: StatusMethods) -> ClusterView:
-        found = await status(self)
+    def busy(found: ClusterView) -> None:
         found["load_moves"], found["auditor"]["copied_bytes_total"] = 4, 5000
         for member in found["members"]:
             if member["role"] == "bookie":
                 member["report"] = {"scrub": scrub_of(member["id"])}
-        return found
 
-    monkeypatch.setattr(StatusMethods, "status", busy)
+    change_status(http, monkeypatch, busy)
     for number in (1, 2):
         await http.cluster.store.put(metadata_keys.bookie(f"bookie-{number}"), pack({"instance": "a"}), None)
         await http.cluster.join("bookie", f"bookie-{number}", instance="a")
