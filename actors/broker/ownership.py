@@ -53,7 +53,8 @@ class Ownership(OwnershipContract):
     def __init__(self, env: Environment, topics: Topics) -> None:
         self._env = env
         self.topics = topics
-        self._link: CoordinatorClient | None = None
+        self.link: CoordinatorClient | None = None
+        """Of the incarnation that it follows."""
         self._owner = SlotOwner("", "")
         self._released_slots: dict[int, int] = {}
         """By slot: the number of its last release, as long as the slot's entry is the same."""
@@ -62,19 +63,19 @@ class Ownership(OwnershipContract):
         self._moved_alone: dict[OwnedTopic, None] = {}
         """View: the topics with `to_ask`."""
         self._asking = False
-        self._coordinator = 0
-        """The epoch of the coordinator where the broker registered last."""
+        self.coordinator_epoch = 0
+        """Of the coordinator where the broker registered last."""
         self._news: asyncio.Event = asyncio.Event()
         self._tasks = Tasks()
 
     def begin(self, link: CoordinatorClient) -> None:
         """Follow the slots of an incarnation, before it registers."""
-        self._link = link
+        self.link = link
         self._owner = SlotOwner(link.identity.node_id, link.identity.incarnation)
 
     def end(self) -> None:
         """The incarnation is over. Its topics are closed by the caller."""
-        self._link = None
+        self.link = None
         for topic in list(self.topics.table.records.values()):
             topic.grant, topic.released, topic.to_ask = None, 0, False
             self.topics.table.tidy(topic)
@@ -90,10 +91,15 @@ class Ownership(OwnershipContract):
 
     def owns(self, name: TopicName) -> bool:
         """Whether clients of a topic may be sent here: it is this broker's, and not about to move."""
-        if self._entry(name) is None or self._slot(name) in self._released_slots:
+        if self.entry_of(name) is None or self._slot(name) in self._released_slots:
             return False
         topic = self.topics.table.find(name.full)
         return topic is None or not topic.released
+
+    def entry_of(self, name: TopicName) -> SlotEntry | None:
+        """The entry that makes a topic this broker's."""
+        entry = self.link.slots.entry_of(name) if self.link is not None else None
+        return entry if entry is not None and entry.owner == self._owner else None
 
     def guard(self, name: TopicName, epoch: int) -> Guard:
         """What has to hold for a topic to be opened under an epoch. Raises ServiceUnitNotReady: it is not granted."""
@@ -108,17 +114,17 @@ class Ownership(OwnershipContract):
 
     async def claimed(self, found: Owner) -> bool:
         """The coordinator has said who owns a topic. Returns whether it is this broker's now."""
-        grant, link = found.grant, self._link
+        grant, link = found.grant, self.link
         if grant is None or link is None:
             return False
         name = TopicName.parse(grant.topic)
         try:
             async with asyncio.timeout(NEWS_WAIT_S):
-                while link is self._link and link.slots.entry_of(name).epoch < grant.home_epoch:
+                while link is self.link and link.slots.entry_of(name).epoch < grant.home_epoch:
                     await self._news.wait()
         except TimeoutError:
             return False
-        return link is self._link and self._take(grant, load=False)
+        return link is self.link and self._take(grant, load=False)
 
     # -- what the coordinator asks for -----------------------------------------------------------------------------
 
@@ -127,7 +133,7 @@ class Ownership(OwnershipContract):
             self._take(grant, load=True)
 
     async def release(self, *, number: int, slots: list[int], topics: list[str]) -> None:
-        if self._link is not None and number < self._link.epoch << EPOCH_SHIFT:
+        if self.link is not None and number < self.link.epoch << EPOCH_SHIFT:
             raise ServiceUnitNotReady("another coordinator became active, and knows nothing of this release")
         closing: list[str] = []
         for slot in slots:
@@ -165,7 +171,7 @@ class Ownership(OwnershipContract):
 
     def _take(self, grant: TopicGrant, *, load: bool) -> bool:
         name = TopicName.parse(grant.topic)
-        entry, slot = self._entry(name), self._slot(name)
+        entry, slot = self.entry_of(name), self._slot(name)
         if entry is None or entry.epoch != grant.home_epoch:
             return False
         known = self.topics.table.find(grant.topic)
@@ -178,8 +184,8 @@ class Ownership(OwnershipContract):
         if topic is None:
             return False  # the broker stops
         self._moved_alone.pop(topic, None)
-        if self._link is not None:
-            self._link.known_topics.know(name.partitioned_name if grant.partitions else name.full, grant.partitions)
+        if self.link is not None:
+            self.link.known_topics.know(name.partitioned_name if grant.partitions else name.full, grant.partitions)
         return self.topics.owns(grant.topic)
 
     def _record(self, full_name: str) -> OwnedTopic:
@@ -189,9 +195,9 @@ class Ownership(OwnershipContract):
     def registered(self) -> None:
         """Another coordinator does not know the topics that exist in memory only: they end. Nor does it know what an
         earlier one had this broker release."""
-        if self._link is None:
+        if self.link is None:
             return
-        if self._coordinator not in (0, self._link.epoch):
+        if self.coordinator_epoch not in (0, self.link.epoch):
             for topic in list(self.topics.table.records.values()):
                 if topic.grant is not None and topic.grant.version is None:
                     self.topics.revoke(topic.full_name)
@@ -199,13 +205,13 @@ class Ownership(OwnershipContract):
                     self._ask_alone(topic)
             self._gained.update(dict.fromkeys(self._released_slots))
             self._begin_to_ask()
-        self._coordinator = self._link.epoch
+        self.coordinator_epoch = self.link.epoch
 
     # -- changes of slots ------------------------------------------------------------------------------------------
 
     def slots_changed(self, changed: SlotRows) -> None:
         """These entries of the link's slots are new."""
-        if self._link is None:
+        if self.link is None:
             return
         for slot, entry in changed.entries.items():
             self._released_slots.pop(slot, None)
@@ -230,7 +236,7 @@ class Ownership(OwnershipContract):
     def _changed(self, topic: OwnedTopic) -> None:
         """The entry of a topic is new. It ends a release. The topic is given up, unless its grant is of this entry."""
         topic.released = 0
-        entry = self._entry(TopicName.parse(topic.full_name))
+        entry = self.entry_of(TopicName.parse(topic.full_name))
         if topic.grant is not None and (entry is None or entry.epoch != topic.grant.home_epoch):
             self.topics.revoke(topic.full_name)
         self.topics.table.tidy(topic)
@@ -254,18 +260,18 @@ class Ownership(OwnershipContract):
             self._asking = False
 
     async def _ask_once(self) -> None:
-        link = self._link
+        link = self.link
         if link is None:
             return
         self._gained = {slot: None for slot in self._gained if link.slots.get(slot).owner == self._owner}
         if self._gained:
             slots = list(self._gained)[:SLOTS_PER_QUESTION]
             epochs = {slot: link.slots.get(slot).epoch for slot in slots}
-            releases, coordinator = {slot: self._released_slots.get(slot) for slot in slots}, self._coordinator
+            releases, coordinator = {slot: self._released_slots.get(slot) for slot in slots}, self.coordinator_epoch
             page = await link.ask.slot_topics(slots=slots)
             for grant in page.grants:
                 self._take(grant, load=True)
-            if link is not self._link or coordinator != self._coordinator:
+            if link is not self.link or coordinator != self.coordinator_epoch:
                 return
             for slot in slots[: page.done]:
                 if link.slots.get(slot).epoch != epochs[slot]:
@@ -275,7 +281,7 @@ class Ownership(OwnershipContract):
                     self._released_slots.pop(slot, None)
         for topic in list(self._moved_alone):
             name = TopicName.parse(topic.full_name)
-            if self._entry(name) is not None:
+            if self.entry_of(name) is not None:
                 try:
                     found = await link.ask.assign(topic=topic.full_name, create=False)
                 except (TopicNotFound, NotAllowedError):
@@ -286,10 +292,5 @@ class Ownership(OwnershipContract):
             topic.to_ask = False
             self.topics.table.tidy(topic)
 
-    def _entry(self, name: TopicName) -> SlotEntry | None:
-        """The entry that makes a topic this broker's."""
-        entry = self._link.slots.entry_of(name) if self._link is not None else None
-        return entry if entry is not None and entry.owner == self._owner else None
-
     def _slot(self, name: TopicName) -> int:
-        return slot_of(name, self._link.slots.slots) if self._link is not None else 0
+        return slot_of(name, self.link.slots.slots) if self.link is not None else 0

@@ -77,6 +77,10 @@ class Tenants(TenantContract):
         self.check_known(tenant)
         return self._records[tenant][0]
 
+    def versions(self) -> dict[str, int]:
+        """The version of each tenant's record, as far as this coordinator knows."""
+        return {name: version for name, (_, version) in self._records.items()}
+
     def check_known(self, name: str) -> None:
         """Raise NoSuchKey unless there is such a tenant."""
         if name not in self._records:
@@ -182,6 +186,10 @@ class Namespaces(NamespaceContract):
         """Whether there is a namespace (`tenant/namespace`) that takes topics."""
         found = self._namespaces.get(namespace)
         return found is not None and not found[0].deleted and namespace not in self._going
+
+    def known(self) -> dict[str, tuple[NamespaceRecord, int]]:
+        """The record of each namespace and its version, as far as this coordinator knows."""
+        return dict(self._namespaces)
 
     def marked(self) -> list[str]:
         """Namespaces that are being deleted with all that is in them."""

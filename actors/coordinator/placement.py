@@ -47,7 +47,7 @@ from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from ...storage.metadata.epoch_guard import EpochMetadataStore
 from ...storage.metadata.slot_rows import EXCEPTIONS_PER_PAGE_MAX, SlotEntry, SlotOwner, SlotRows
-from ..slots.pages import SlotPages
+from ..slots.pages import SlotPages, StoredPages
 from ..slots.table import SlotTable
 from .membership import Membership
 
@@ -185,17 +185,20 @@ class SlotPlacement:
     ) -> None:
         self.unexpected_errors = 0
         """Rounds that ended in an error that is none of ours; each was repeated."""
+        self.epoch = store.epoch
+        """Of this coordinator."""
         self._pages = SlotPages(store, slots, self._changed)
         self.table = self._pages.table
         self.take_epoch = self._pages.take_epoch
         self._env = env
         self._membership = membership
         self._push = push
-        self._is_empty = is_empty
+        self.is_empty = is_empty
         self._work = SlotWork()
         self._waiting = SlotWork()  # for a broker, or for the end of the grace
         self._wishes = SlotWishes(self.table, membership)
         self.may_move = self._wishes.may_move
+        self.is_settled = self._wishes.is_settled
         self._askers: dict[str, list[asyncio.Future[SlotEntry]]] = {}
         self._spread = False
         self._wake = asyncio.Event()
@@ -214,6 +217,18 @@ class SlotPlacement:
     def number(self) -> int:
         """Of the last change that members were told of. Their first list has it, too."""
         return self._pages.number
+
+    def waits(self) -> bool:
+        """Whether any slot or topic waits for a live owner, or for the end of a move."""
+        wishes, rows = self._wishes, self.table.rows()
+        entries = (*rows.entries.values(), *rows.exceptions.values())
+        return bool(wishes.held or wishes.forced or wishes.moves) or not all(map(wishes.is_settled, entries))
+
+    def stored_pages(self) -> StoredPages | None:
+        """What is remembered of the pages as they were stored last. None while a write is under way, or in doubt."""
+        if not self._idle.is_set() or self._rounds.locked() or self._pages.doubtful:
+            return None
+        return self._pages.stored()
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -436,7 +451,7 @@ class SlotPlacement:
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _may_move_at_once(self, slot: int) -> bool:
-        return slot not in self._wishes.held and self._is_empty(slot)
+        return slot not in self._wishes.held and self.is_empty(slot)
 
     def _answer(self, brokers: Mapping[str, str]) -> None:
         """Answer who waits for an owner that is there now."""

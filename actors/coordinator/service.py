@@ -175,6 +175,11 @@ class CoordinatorService(RpcService):
         return self._require_active().office
 
     @property
+    def sessions(self) -> SessionMethods:
+        """The sessions of members. Raises ServiceUnitNotReady before it took office."""
+        return self._require_active().sessions
+
+    @property
     def desired(self) -> DesiredMethods:
         """What should run. Raises ServiceUnitNotReady before it took office."""
         return self._require_active().desired

@@ -72,6 +72,10 @@ class TopicPolicies(TopicPolicyContract):
         self._check(name)
         return self._row(name.full) if name.full in self._records else NamespacePolicies(name.full, -1, {})
 
+    def known(self) -> dict[str, tuple[NamespaceRecord, int]]:
+        """The record of each topic that has one and its version, as far as this coordinator knows."""
+        return dict(self._records)
+
     def with_policies(self, after: str) -> list[NamespacePolicies]:
         """Topics that have policies and whose names are greater than `after`, in no order."""
         return [self._row(name) for name, (record, _) in self._records.items() if record.policies and name > after]

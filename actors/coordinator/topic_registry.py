@@ -77,6 +77,16 @@ class TopicFields(TypedDict):
     """How many partitions it had before it grew, and when that was, in milliseconds since the epoch."""
 
 
+class KnownTopic(NamedTuple):
+    """What is known of a topic that has a record: its partitions, how many it gets (None: it does not grow), whether it
+    is being deleted, and the version of its record."""
+
+    partitions: int
+    growing: int | None
+    deleting: bool
+    version: int
+
+
 class Growth(NamedTuple):
     """A topic that grows: its partitions now and in the end, and the epoch of its creation. `guard` holds while its
     record is as it is."""
@@ -155,6 +165,13 @@ class TopicRegistry(TopicContract):
     def find(self, topic: TopicName) -> int | None:
         """Partitions of an existing topic (0: not partitioned), None when it does not exist."""
         return self._partitions.get(topic.full)
+
+    def known(self) -> dict[str, KnownTopic]:
+        """The topics that have a record, by full name, as far as this coordinator knows."""
+        return {
+            name: KnownTopic(self._partitions[name], self._growing.get(name), name in self.deleting, version)
+            for name, version in self._versions.items()
+        }
 
     def forget(self, full_name: str) -> None:
         """A topic that exists in memory only has ended with its broker."""

@@ -36,7 +36,8 @@ class DesiredMembers:
         self._env = env
         self._store = store
         self._needed = settings.ensemble_size
-        self._version = 0
+        self.version = 0
+        """Of the record, as far as this coordinator knows."""
         self._changing = asyncio.Lock()
         self._stored = CertainRecords(
             env,
@@ -106,7 +107,7 @@ class DesiredMembers:
             before = self._require()
             wanted = change(before)
             if wanted != before:
-                self._version = await self._stored.put(metadata_keys.DESIRED_STATE, wanted.pack(), self._version)
+                self.version = await self._stored.put(metadata_keys.DESIRED_STATE, wanted.pack(), self.version)
                 self._take(wanted)
         self._tell()
         return wanted
@@ -115,16 +116,16 @@ class DesiredMembers:
         record = await self._store.get(metadata_keys.DESIRED_STATE)
         if record is not None:
             self._take(DesiredState.unpack(record.value))
-            self._version = record.version
+            self.version = record.version
 
     def _version_of(self, key: str) -> int:
-        return self._version
+        return self.version
 
     def _settled(self, key: str, found: Versioned | None) -> None:
         """It is known what became of a change that was in doubt."""
         if found is not None:
             self._take(DesiredState.unpack(found.value))
-            self._version = found.version
+            self.version = found.version
             self._tell()
 
     def _take(self, state: DesiredState) -> None:

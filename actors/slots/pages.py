@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from ...protocol.errors import MagnetarError
 from ...protocol.slots import PAGES, page_of, slot_of
@@ -14,6 +15,13 @@ from ...storage.metadata.store import Write
 from .table import SlotTable
 
 logger = logging.getLogger(__name__)
+
+
+class StoredPages(NamedTuple):
+    """The versions of the pages' records by number (None: it has none), and the greatest epoch that was given out."""
+
+    versions: tuple[int | None, ...]
+    last_epoch: int
 
 
 class SlotPages:
@@ -52,6 +60,10 @@ class SlotPages:
         """Greater than every epoch before, of this coordinator and of all before it."""
         self._next_epoch += 1
         return self._next_epoch
+
+    def stored(self) -> StoredPages:
+        """What is remembered of what was stored last."""
+        return StoredPages(tuple(self._versions), self._next_epoch)
 
     async def read(self) -> None:
         """Read all pages, as the first thing: no write of an earlier coordinator can land since this one took office.

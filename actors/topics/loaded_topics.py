@@ -218,6 +218,10 @@ class Topics:
         ]:
             await asyncio.wait(under_way)
 
+    def flaws(self) -> list[str]:
+        """What cannot be true of the topics, and of the order in which they are loaded."""
+        return [*self.table.flaws(), *self._loads.flaws()]
+
     async def close(self) -> None:
         """Close all topics; none is loaded from then on."""
         self._closed = True

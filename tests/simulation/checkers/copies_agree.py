@@ -26,14 +26,15 @@ def copies_agree(cluster: SimCluster) -> bool:
 def differences(office: Office, cluster: SimCluster) -> Iterator[str]:
     """The records of which the coordinator knows something else than what is stored."""
     records = cluster.records.by_key
-    yield from _compare("topics", _topics(office), _stored_topics(records))
-    wide = {name: (record, version) for name, (record, version) in office.namespaces._namespaces.items()}
+    topics: dict[str, object] = {**office.registry.known()}
+    yield from _compare("topics", topics, _stored_topics(records))
+    wide: dict[str, object] = {**office.namespaces.known()}
     yield from _compare("namespaces", wide, _stored_policies(records, metadata_keys.NAMESPACES_PREFIX))
     own: dict[str, object] = {
-        TopicName.parse(name).path: found for name, found in office.topic_policies._records.items()
+        TopicName.parse(name).path: found for name, found in office.topic_policies.known().items()
     }
     yield from _compare("policies", own, _stored_policies(records, metadata_keys.TOPIC_POLICIES_PREFIX))
-    tenants = {name: version for name, (_, version) in office.namespaces.tenants._records.items()}
+    tenants: dict[str, object] = {**office.namespaces.tenants.versions()}
     prefix = metadata_keys.TENANTS_PREFIX
     stored = {
         metadata_keys.decode_part(key.removeprefix(prefix)): record.version
@@ -42,7 +43,7 @@ def differences(office: Office, cluster: SimCluster) -> Iterator[str]:
     }
     yield from _compare("tenants", tenants, stored)
     if (desired := records.get(metadata_keys.DESIRED_STATE)) is not None:
-        known = (office.desired.state, office.desired._version)
+        known = (office.desired.state, office.desired.version)
         yield from _compare("desired", {"": known}, {"": (DesiredState.unpack(desired.value), desired.version)})
 
 
@@ -50,15 +51,6 @@ def _compare(what: str, known: dict[str, object], stored: dict[str, object]) -> 
     for name in {**known, **stored}:
         if known.get(name) != stored.get(name):
             yield f"of the {what} {name} is known {known.get(name)}, and stored {stored.get(name)}"
-
-
-def _topics(office: Office) -> dict[str, object]:
-    """By full name: partitions, those to come, whether it is being deleted, the version. Of topics with a record."""
-    registry = office.registry
-    return {
-        name: (registry._partitions[name], registry._growing.get(name), name in registry.deleting, version)
-        for name, version in registry._versions.items()
-    }
 
 
 def _stored_topics(records: dict[str, Versioned]) -> dict[str, object]:

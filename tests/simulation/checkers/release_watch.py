@@ -15,7 +15,6 @@ from unittest.mock import patch
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.placement import SlotPlacement
 from magnetar.actors.members.peer_calls import MemberCalls
-from magnetar.protocol.names import ROLE_BROKER
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner
 
@@ -51,7 +50,7 @@ class ReleaseWatch:
             topics: Mapping[str, str | None],
             brokers: Mapping[str, str],
         ) -> None:
-            judged, epoch = self.to_judge(placement, targets, topics), placement._pages._store.epoch
+            judged, epoch = self.to_judge(placement, targets, topics), placement.epoch
             self.judge(judged, "decides", epoch)
             await write(placement, targets, topics, brokers)
             self.judge(judged, "stores", epoch)
@@ -80,23 +79,17 @@ class ReleaseWatch:
         self, placement: SlotPlacement, targets: Mapping[int, str], topics: Mapping[str, str | None]
     ) -> list[tuple[int | str, SlotEntry]]:
         """What has to be released by its owner before it moves: slots with topics, and topics."""
-        table, membership = placement.table, placement._membership
-        moving: dict[int | str, SlotEntry] = {
-            slot: table.get(slot) for slot in targets if not placement._is_empty(slot)
-        }
+        table = placement.table
+        moving: dict[int | str, SlotEntry] = {slot: table.get(slot) for slot in targets if not placement.is_empty(slot)}
         moving |= table.exceptions_in(targets)
         moving |= {topic: table.entry_of(TopicName.parse(topic)) for topic, one in topics.items() if one is not None}
         process = PROCESS.get()
-
-        def is_alive(owner: SlotOwner | None) -> bool:
-            return owner is not None and membership.is_alive(ROLE_BROKER, owner.broker, owner.incarnation)
-
-        orphaned = [slot for slot in targets if not is_alive(table.get(slot).owner)]
+        orphaned = [slot for slot in targets if not placement.is_settled(table.get(slot))]
         excused = table.exceptions_in(orphaned)  # they end with the owner of their slot
         return [
             (what, entry)
             for what, entry in moving.items()
-            if is_alive(entry.owner) and what not in excused and (process, what, entry.epoch) not in self._refused
+            if placement.is_settled(entry) and what not in excused and (process, what, entry.epoch) not in self._refused
         ]
 
     def judge(self, moving: Iterable[tuple[int | str, SlotEntry]], does: str, epoch: int) -> None:
@@ -109,7 +102,7 @@ class ReleaseWatch:
             assert entry.owner is not None
             self._history.counts["moves judged"] += does == "stores"
             service = self._find(entry.owner)
-            if service is None or (does == "decides" and service.ownership._coordinator > epoch):
+            if service is None or (does == "decides" and service.ownership.coordinator_epoch > epoch):
                 continue
             table = service.topics.table
             held = table.of_slot(what) if isinstance(what, int) else [table.find(what)]

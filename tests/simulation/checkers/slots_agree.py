@@ -4,7 +4,6 @@ Every slot, and every topic that moved alone, ends with an owner that is alive. 
 """
 
 from magnetar.actors.broker.service import BrokerService
-from magnetar.actors.coordinator.placement import SlotPlacement
 from magnetar.actors.coordinator.service import CoordinatorService
 from magnetar.protocol.topics import TopicName
 
@@ -14,20 +13,13 @@ from ..world.cluster import SimCluster
 def slots_agree(cluster: SimCluster) -> bool:
     """Whether they do at this moment."""
     brokers = [node.service for node in cluster.brokers if node.ready]
-    if not cluster.coordinator.ready or not _is_settled(cluster.coordinator.service.office.placement):
+    if not cluster.coordinator.ready or cluster.coordinator.service.office.placement.waits():
         return False
     return all(_agrees(broker, cluster.coordinator.service) for broker in brokers)
 
 
-def _is_settled(placement: SlotPlacement) -> bool:
-    """Whether no slot and no topic waits for an owner, or for the end of a move."""
-    wishes, rows = placement._wishes, placement.table.rows()
-    entries = (*rows.entries.values(), *rows.exceptions.values())
-    return not (wishes.held or wishes.forced or wishes.moves) and all(wishes.is_settled(one) for one in entries)
-
-
 def _agrees(broker: BrokerService, coordinator: CoordinatorService) -> bool:
-    table, link = coordinator.office.placement.table, broker.ownership._link
+    table, link = coordinator.office.placement.table, broker.ownership.link
     if link is None or link.slots.slots != table.slots or dict(link.slots.exceptions) != table.rows().exceptions:
         return False
     own = broker.broker_id, link.identity.incarnation

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from magnetar.client.core.message_id import MessageId
+from magnetar.protocol.errors import AlreadyClosed
 from magnetar.storage.bookie.held_ledgers import HeldLedger
 from magnetar.storage.ledger.writer_state import LedgerWriterState
 from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
@@ -322,14 +323,26 @@ def test_writers_that_are_not_sound() -> None:
     assert "wait behind LAC" in "".join(validate_writer_state(state))
 
 
+class Bookie:
+    """A bookie whose store may not be open."""
+
+    opened: Any = None
+
+    @property
+    def store(self) -> Any:
+        if self.opened is None:
+            raise AlreadyClosed("it is not running")
+        return self.opened
+
+
 def test_a_problem_ends_the_run_at_its_event() -> None:
     validation = Validation(Random(0), MemoryRecords(), every=3)
     process: Any = SimpleNamespace(name="bookie-1", after_event=None)
-    store: Any = SimpleNamespace(_store=None)
-    validation.watch(process, "bookie", store)
+    bookie = Bookie()
+    validation.watch(process, "bookie", bookie)
     for _ in range(3):
         process.after_event()
-    store._store = SimpleNamespace()  # nothing that a bookie is
+    bookie.opened = SimpleNamespace()  # nothing that a bookie is
     process.after_event()
     process.after_event()
     with pytest.raises(AttributeError):

@@ -32,10 +32,12 @@ class Cluster:
         self.grant(5)
         self.placement: Any = SimpleNamespace(
             table=self.table,
-            _membership=SimpleNamespace(is_alive=lambda role, broker, incarnation: self.alive),
-            _is_empty=lambda slot: self.empty,
+            is_settled=lambda entry: self.alive,
+            is_empty=lambda slot: self.empty,
         )
-        service: Any = SimpleNamespace(topics=SimpleNamespace(table=topics), ownership=SimpleNamespace(_coordinator=2))
+        service: Any = SimpleNamespace(
+            topics=SimpleNamespace(table=topics), ownership=SimpleNamespace(coordinator_epoch=2)
+        )
         self.watch = ReleaseWatch(self.history, lambda owner: service)
 
     def grant(self, home_epoch: int | None) -> None:
@@ -87,7 +89,7 @@ def test_a_topic_that_moved_alone_is_released_by_its_own_owner(cluster: Cluster)
     cluster.table.set(SLOT, SlotEntry(SlotOwner("broker-3", "1"), 4))
     cluster.table.set_exception(TOPIC, ENTRY)
     assert [what for what, _ in cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {})] == [SLOT, TOPIC.full]
-    cluster.placement._membership.is_alive = lambda role, broker, incarnation: broker == "broker-1"
+    cluster.placement.is_settled = lambda entry: entry.owner.broker == "broker-1"
     assert cluster.watch.to_judge(cluster.placement, {SLOT: "broker-2"}, {}) == []
 
 

@@ -29,6 +29,7 @@ from magnetar.client.core.registration import Registration, RegistrationState
 from magnetar.client.producing.chunking import Chunk
 from magnetar.client.producing.partition_producer import PartitionProducer
 from magnetar.client.producing.topic_producer import TopicProducer
+from magnetar.protocol.errors import ServiceUnitNotReady
 from magnetar.protocol.message_id import Position
 from magnetar.protocol.slots import PAGES
 from magnetar.protocol.topics import TopicName
@@ -46,10 +47,9 @@ from .validate_storage import in_front_of, validate_cursor_state, validate_manag
 def validate_broker(broker: BrokerService, records: MemoryRecords) -> Iterator[str]:
     """Loaded topics are owned, under the epoch that they were opened with; each of them is sound."""
     topics = broker.topics
-    yield from topics.table.flaws()
-    yield from topics._loads.flaws()
+    yield from topics.flaws()
     for topic in topics.table.all_granted():
-        grant, entry = topic.grant, broker.ownership._entry(TopicName.parse(topic.full_name))
+        grant, entry = topic.grant, broker.ownership.entry_of(TopicName.parse(topic.full_name))
         if grant is None or grant.epoch != topic.epoch:
             yield f"{topic} is granted under epoch {topic.epoch}, by the grant {grant}"
         elif entry is None or entry.epoch != grant.home_epoch:
@@ -166,28 +166,29 @@ def validate_subscription(subscription: Subscription) -> Iterator[str]:
 
 def validate_coordinator(coordinator: CoordinatorService, records: MemoryRecords) -> Iterator[str]:
     """While it is active and has nothing to write, what it remembers of slots is what is stored."""
-    active = coordinator._active
-    if active is None or not active.office.active:
+    try:
+        office = coordinator.office
+    except ServiceUnitNotReady:
         return
-    office = active.office
+    if not office.active:
+        return
     stored = records.by_key.get(metadata_keys.COORDINATOR_EPOCH)
     if stored is None or unpack(stored.value)["epoch"] != office.epoch:
         return  # superseded, and about to find out
-    placement = office.placement
-    table, pages = placement.table, placement._pages
-    if placement._idle.is_set() and not placement._rounds.locked() and not pages.doubtful:
+    table, pages = office.placement.table, office.placement.stored_pages()
+    if pages is not None:
         for number in range(PAGES):
             found = records.by_key.get(metadata_keys.slot_page(number))
-            if found is None or pages._versions[number] is None:
+            if found is None or pages.versions[number] is None:
                 continue
             stored = _page(found.value, number, table.slots)
             known = table.page(number, {}, {})
-            if stored.rows != known.rows or pages._versions[number] != found.version:
+            if stored.rows != known.rows or pages.versions[number] != found.version:
                 yield f"page {number} of the slots is remembered as {known}, stored is {stored}"
             for one in (*known.rows.entries.values(), *known.rows.exceptions.values()):
-                if one.epoch > pages._next_epoch:
-                    yield f"a slot has epoch {one.epoch}, the next one is {pages._next_epoch}"
-    for connection, session in active.sessions.sessions.items():
+                if one.epoch > pages.last_epoch:
+                    yield f"a slot has epoch {one.epoch}, the next one is {pages.last_epoch + 1}"
+    for connection, session in coordinator.sessions.sessions.items():
         if session.alive and office.membership.find(session.role, session.node_id) is not session:
             yield f"the session of {session.node_id} on {connection} is alive and not a member"
 

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
+from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.topics.persistent import PersistentTopic
+from magnetar.protocol.errors import AlreadyClosed
 from support.stores.memory_store import MemoryRecords
 
 from ..world.cluster import BOOKIE, BROKER, CLIENT, COORDINATOR
@@ -22,6 +24,14 @@ EVERY = {0: 24, 1: 1, 10: 2, 50: 20, 200: 33}
 """What k is drawn from, with weights; 0 is never. k = 1 makes a run four times as dear, 10 by half, 50 by a tenth."""
 LEDGERS_PER_EVENT = 4
 """With so many ledgers a drawn k is doubled, with twice as many it is tripled, and so on."""
+
+
+def _is_open(bookie: BookieService) -> bool:
+    """Whether its store is there."""
+    try:
+        return bool(bookie.store)
+    except AlreadyClosed:
+        return False
 
 
 class Invalid(AssertionError):
@@ -40,13 +50,13 @@ class Validation:
     def watch(self, process: Process, kind: str, service: Any) -> None:
         """Look at a service, or a client, after the events of its process."""
         find: Callable[[], Iterator[str]] | None = {
-            BOOKIE: lambda: validate_store(service._store) if service._store is not None else iter(()),
+            BOOKIE: lambda: validate_store(service.store) if _is_open(service) else iter(()),
             BROKER: lambda: validate_broker(service, self._records),
             COORDINATOR: lambda: validate_coordinator(service, self._records),
             CLIENT: lambda: validate_client(service),
         }.get(kind)
         ledgers: dict[str, Callable[[], int]] = {
-            BOOKIE: lambda: len(service._store.entries.ledgers) if service._store is not None else 0,
+            BOOKIE: lambda: len(service.store.entries.ledgers) if _is_open(service) else 0,
             BROKER: lambda: sum(
                 len(topic.ledger.chain.infos)
                 for topic in service.topics.loaded.values()

@@ -473,7 +473,7 @@ def broker_of(cluster: SimCluster, owner: SlotOwner) -> BrokerService | None:
     """The service of a broker's incarnation, if it runs."""
     for node in cluster.brokers:
         if node.name == owner.broker and node.running and isinstance(node.service, BrokerService):
-            link = node.service.ownership._link
+            link = node.service.ownership.link
             if link is not None and link.identity.incarnation == owner.incarnation:
                 return node.service
     return None
