@@ -25,13 +25,13 @@ from ...protocol.errors import (
 )
 from . import keys as metadata_keys
 from .moved_store import check_counts
-from .store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result, pack, unpack
+from .store import Guard, MetadataStore, Versioned, Write, WriteResult, pack, unpack
 
 TRIES_MAX = 20
 Answer = TypeVar("Answer")
 
 
-class EpochMetadataStore:
+class EpochMetadataStore(MetadataStore):
     """A `MetadataStore` whose writes are guarded by `guard`. Made by `take_office`.
 
     `epoch` is greater than that of every coordinator before. `on_superseded` is called once. `on_written` is told of
@@ -53,12 +53,6 @@ class EpochMetadataStore:
 
     async def get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
         return await self._inner.get_many(keys)
-
-    async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
-        return one_result(await self.write_many([Write(key, value, expected_version)]))
-
-    async def delete(self, key: str, expected_version: int | None) -> None:
-        one_result(await self.write_many([Write(key, None, expected_version)]))
 
     async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
         self._refuse_guard(guard)

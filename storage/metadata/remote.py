@@ -27,7 +27,7 @@ from .contract import FailedWrite, ListedPage, ListedRecord, MetadataContract
 from .keys import counter as counter_key
 from .ledger_ids import LedgerIds
 from .ledger_records import renew
-from .store import Guard, MetadataStore, Versioned, Write, WriteResult, one_result
+from .store import Guard, MetadataStore, Versioned, Write, WriteResult
 
 CALL_TIMEOUT_S = 10.0
 LIST_ANSWER_BYTES = 4 << 20
@@ -36,7 +36,7 @@ ALLOCATED_MAX = 1 << 32
 """Numbers of a counter given out at a time."""
 
 
-class RemoteMetadataStore:
+class RemoteMetadataStore(MetadataStore):
     """A `MetadataStore` over the connection that `connection()` returns, or MetadataUnavailable when it has none."""
 
     def __init__(self, connection: Callable[[], RpcConnection | None], *, timeout_s: float = CALL_TIMEOUT_S) -> None:
@@ -51,12 +51,6 @@ class RemoteMetadataStore:
 
     async def get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
         return await self._reading.metadata_get_many(keys=list(keys))
-
-    async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
-        return one_result(await self.write_many([Write(key, value, expected_version)]))
-
-    async def delete(self, key: str, expected_version: int | None) -> None:
-        one_result(await self.write_many([Write(key, None, expected_version)]))
 
     async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
         # An older coordinator takes four fields of a write, and none of its brokers needs the fifth.

@@ -40,7 +40,7 @@ from . import keys as metadata_keys
 from .moved_store import complete_copy, moved_to, unfinished
 from .sql_database import Database, NotReached
 from .sql_transaction import Allocate, Get, List, Operation, WriteMany
-from .store import Guard, Versioned, Write, WriteResult, check_key, check_limit, check_write, one_result
+from .store import Guard, MetadataStore, Versioned, Write, WriteResult, check_key, check_limit, check_write
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ def sqlite_url(path: str) -> str:
     return URL.create("sqlite", database=path).render_as_string()
 
 
-class SqlMetadataStore:
+class SqlMetadataStore(MetadataStore):
     """A `MetadataStore` in an SQL database. Made by `open`."""
 
     def __init__(self, lane: Lane, database: Database, lock: FileLock | None, chance: Chance) -> None:
@@ -141,12 +141,6 @@ class SqlMetadataStore:
         for key in keys:
             check_key(key)
         return cast("list[Versioned | None]", await self._run(Get(tuple(keys))))
-
-    async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
-        return one_result(await self.write_many([Write(key, value, expected_version)]))
-
-    async def delete(self, key: str, expected_version: int | None) -> None:
-        one_result(await self.write_many([Write(key, None, expected_version)]))
 
     async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
         for write in writes:

@@ -75,7 +75,10 @@ WriteResult = int | MagnetarError
 
 
 class MetadataStore(Protocol):
-    """Versioned records under ordered keys. All methods may raise MetadataUnavailable (nothing was executed)."""
+    """Versioned records under ordered keys. All methods may raise MetadataUnavailable (nothing was executed).
+
+    Stores inherit `put` and `delete`.
+    """
 
     async def get(self, key: str) -> Versioned | None:
         """The record, or None."""
@@ -90,11 +93,11 @@ class MetadataStore(Protocol):
 
         Raises KeyExists, BadVersion, NoSuchKey (an update of nothing), OutcomeUnknown.
         """
-        ...
+        return one_result(await self.write_many([Write(key, value, expected_version)]))
 
     async def delete(self, key: str, expected_version: int | None) -> None:
         """Delete a record, of whatever version when None. Raises NoSuchKey, BadVersion, OutcomeUnknown."""
-        ...
+        one_result(await self.write_many([Write(key, None, expected_version)]))
 
     async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
         """Carry out independent changes in one transaction; each succeeds or fails on its own.

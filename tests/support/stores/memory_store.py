@@ -18,6 +18,7 @@ from magnetar.protocol.errors import (
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import (
     Guard,
+    MetadataStore,
     Versioned,
     Write,
     WriteResult,
@@ -26,7 +27,6 @@ from magnetar.storage.metadata.store import (
     check_write,
     condition_failed,
     no_such_key,
-    one_result,
     pack,
     unpack,
 )
@@ -52,7 +52,7 @@ class MemoryRecords:
         del self.keys[bisect_left(self.keys, key)]
 
 
-class MemoryMetadataStore:
+class MemoryMetadataStore(MetadataStore):
     """A `MetadataStore` over `records` (new ones when None). Several stores may share them."""
 
     def __init__(self, records: MemoryRecords | None = None) -> None:
@@ -66,12 +66,6 @@ class MemoryMetadataStore:
     async def get_many(self, keys: Sequence[str]) -> list[Versioned | None]:
         self._check_open()
         return [self.records.by_key.get(key) for key in keys]
-
-    async def put(self, key: str, value: bytes, expected_version: int | None) -> int:
-        return one_result(await self.write_many([Write(key, value, expected_version)]))
-
-    async def delete(self, key: str, expected_version: int | None) -> None:
-        one_result(await self.write_many([Write(key, None, expected_version)]))
 
     async def write_many(self, writes: Sequence[Write], guard: Guard | None = None) -> list[WriteResult]:
         self._check_open()
