@@ -22,6 +22,8 @@ from support.servers.postgresql_server import PostgresqlServer, running
 TOPIC = "under-way"
 SEND_TIMEOUT_MS = 60_000
 RECEIVE_TIMEOUT_MS = 30_000
+PAUSE_S = 0.01
+"""Between two messages. A producer without a pause would keep from the processors what starts meanwhile."""
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,7 @@ class Traffic:
             data = b"%d" % len(self.acknowledged)
             self._producer.send(data)
             self.acknowledged.append(data)
+            self._ending.wait(PAUSE_S)
         self._producer.send(b"last")
 
     def _consume(self) -> None:

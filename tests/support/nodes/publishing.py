@@ -10,6 +10,8 @@ from .ray_hosts import RayHosts
 
 SEND_TIMEOUT_MS = 60_000
 READ_TIMEOUT_MS = 20_000
+PAUSE_S = 0.01
+"""Between two messages. A producer without a pause would keep from the processors what starts meanwhile."""
 
 
 class Sent:
@@ -55,6 +57,7 @@ def publishing(hosts: RayHosts, client: magnetar.Client, topic: str) -> Iterator
                 except magnetar.MagnetarError as error:
                     sent.fail(error)
                     return
+                ending.wait(PAUSE_S)
 
     thread = threading.Thread(target=publish)
     thread.start()
