@@ -13,8 +13,8 @@ import os
 import secrets
 import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,11 +62,8 @@ class RayHosts:
             self.address = f"{self.head.address}:{GCS_PORT}"
             self.environment["RAY_ADDRESS"] = self.address
             self.start_ray(self.head)
-            joining = [threading.Thread(target=self.start_ray, args=(node,)) for node in self.nodes[1:]]
-            for thread in joining:
-                thread.start()
-            for thread in joining:
-                thread.join()
+            with ThreadPoolExecutor(count) as threads:
+                list(threads.map(self.start_ray, self.nodes[1:]))  # raises what one of them does
         except BaseException:
             self.network.close()
             raise
