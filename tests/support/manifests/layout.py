@@ -4,9 +4,9 @@ Each pod is a host of `support.nodes`: an address of its own, and a directory fo
 command that KubeRay writes from `rayStartParams` and `labels`. What differs from Kubernetes:
 
 - A volume is mounted elsewhere: the path of its mount is replaced in commands and in the environment.
-- Ray gets its own address, a small object store, a place for its sockets, and no dashboard. Jobs start in a shell on
-  the pod that Ray would choose, not by way of the dashboard. Probes run only when a test asks. Ray has no agent
-  here, which would answer them.
+- Ray gets its own address, a small object store, a place for its sockets, and no dashboard. Nothing reads its logs for
+  drivers, and no autoscaler runs. Jobs start in a shell on the pod that Ray would choose, not by way of the dashboard.
+  Probes run only when a test asks. Ray has no agent here, which would answer them.
 - `ray start` does not stay in the foreground, except in pods that `start_in_foreground` starts.
 - Names of hosts outside, such as that of a database, come from a file, and Services lead nowhere.
 """
@@ -241,7 +241,8 @@ class Layout:
         ours = [
             f"--node-ip-address={host.address}",
             f"--object-store-memory={OBJECT_STORE_BYTES}",
-            *([f"--temp-dir={host.inside}/ray", "--include-dashboard=false"] if name == HEAD else []),
+            "--include-log-monitor=false",
+            *([f"--temp-dir={host.inside}/ray", "--include-dashboard=false", "--no-monitor"] if name == HEAD else []),
         ]
         return shlex.join([*self.pods[name].start_command(self.address), *ours])
 
