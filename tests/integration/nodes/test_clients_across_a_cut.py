@@ -12,6 +12,8 @@ from support.nodes.network import Cut
 from support.nodes.owning import topic_on
 from support.servers.ray_nodes import wait_until
 
+pytestmark = pytest.mark.alone
+
 NODES = 4
 SETTINGS = {"brokerDeduplicationEnabled": True, "addEntryTimeoutSec": 1.0, "keepAliveIntervalSeconds": 5}
 FENCING, WAIT = ProducerAccessMode.ExclusiveWithFencing, ProducerAccessMode.WaitForExclusive

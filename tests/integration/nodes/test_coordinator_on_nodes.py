@@ -89,6 +89,7 @@ def test_a_cut_off_coordinator_that_still_reaches_the_database_is_fenced(own_hos
         publish_to_new_topic(client, "healed", 60)
 
 
+@pytest.mark.alone
 def test_the_deputy_coordinates_when_the_node_of_the_coordinator_is_lost(own_hosts: RayHosts) -> None:
     """The node ends without a word. Ray needs a minute to notice that, and the deputy a few seconds."""
     reason = postgresql_server.reason_to_skip()

@@ -11,6 +11,8 @@ from support.clients.workload import Publisher, check_history, read_log
 from support.nodes.ray_hosts import NodesCluster, RayHosts
 from support.servers.ray_nodes import wait_until
 
+pytestmark = pytest.mark.alone
+
 NODES = 4
 GAP_MAX_S = 5.0
 

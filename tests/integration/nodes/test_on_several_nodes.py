@@ -18,6 +18,8 @@ from support.nodes.network import Cut
 from support.nodes.owning import topic_on
 from support.servers.ray_nodes import wait_until
 
+pytestmark = pytest.mark.alone
+
 NODES = 4
 SMALL_LEDGERS = {
     "managedLedgerMaxEntriesPerLedger": 500,
