@@ -1,8 +1,10 @@
-"""The quickstart and the guides: each example and command is executed as it stands there, at real addresses."""
+"""The quickstart and the guides: each example and command is executed as it stands there, at real addresses.
+
+`test_spark_read.py` runs those of the page on Spark.
+"""
 
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -11,14 +13,12 @@ from typing import Any
 
 import pulsar
 import pytest
-import ray
 
 import magnetar
 from magnetar.cluster.ray_cluster import RayCluster
-from magnetar.protocol.errors import SparkUnavailable
-from magnetar.spark.raydp_session import check_available
 from support.checks import document_examples
-from support.checks.document_examples import ADMIN_URL, URL, commands, example
+from support.checks.document_examples import ADMIN_URL, commands
+from support.checks.running_examples import curl, run
 from support.files.key_files import write_key_files
 
 QUICKSTART = "docs/quickstart.md"
@@ -29,7 +29,6 @@ TYPES = "docs/guides/subscription-types.md"
 OFFICIAL = "docs/guides/official-clients.md"
 CHUNKS = "docs/guides/chunks-and-encryption.md"
 SCHEMAS = "docs/guides/schemas.md"
-SPARK = "docs/guides/spark.md"
 DEDUPLICATION = "docs/guides/deduplication.md"
 COMPACTION = "docs/guides/compaction.md"
 RETENTION = "docs/guides/retention.md"
@@ -38,26 +37,6 @@ MIGRATION = "docs/guides/migration.md"
 WATCHING = "docs/operations/watching.md"
 COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
 TIMEOUT_S = 180
-
-
-def run(page: str, name: str, service_url: str = URL, admin_url: str = ADMIN_URL) -> dict[str, Any]:
-    """Execute an example against a cluster; returns all names afterwards."""
-    code = example(page, name).replace(URL, service_url).replace("pulsar://old-cluster:6650", service_url)
-    code = code.replace(ADMIN_URL, admin_url)
-    scope: dict[str, Any] = {"__name__": "guide", "magnetar": magnetar, "pulsar": pulsar, "ray": ray}
-    exec(compile(code, page, "exec"), scope)
-    return scope
-
-
-def curl(page: str, name: str, admin_url: str) -> list[str]:
-    """Run a block of curl commands against a cluster; returns what each prints."""
-    printed: list[str] = []
-    for line in commands(page, name):
-        words = ["curl", "--silent", "--show-error", "--fail", *shlex.split(line.replace(ADMIN_URL, admin_url))[1:]]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        printed.append(done.stdout)
-    return printed
 
 
 @pytest.mark.parametrize(("name", "printed"), [("ray-task", "("), ("ray-actor", "2"), ("ray-travel", "(")])
@@ -203,26 +182,6 @@ def test_the_examples_for_chunks_and_encryption(
     assert "12000000 (" in printed and "b'the eagle has landed' agency" in printed
 
 
-@pytest.mark.promise("27.4")
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")  # PySpark's
-def test_the_examples_for_spark_read_a_topic_and_write_a_result_once(
-    greetings: RayCluster, capfd: pytest.CaptureFixture[str]
-) -> None:
-    try:
-        check_available()
-    except SparkUnavailable as error:
-        pytest.skip(str(error))
-    run(SPARK, "spark-read")
-    assert "__producerName" in capfd.readouterr().out
-    run(SPARK, "spark-compacted")
-    assert "value" in capfd.readouterr().out
-    curl(SPARK, "spark-deduplication", greetings.admin_url)
-    run(SPARK, "spark-write")
-    printed = capfd.readouterr().out
-    (rows,) = re.findall(r"^stored (\d+) known 0$", printed, re.MULTILINE)
-    assert int(rows) > 0 and f"stored 0 known {rows}\n" in printed
-
-
 def test_quickstart_and_migration_work_from_start_to_stop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One after the other, as an operator types them, with a Ray of their own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -309,7 +268,6 @@ def _contents(service_url: str, topic: str, subscription: str) -> list[bytes]:
         DEDUPLICATION,
         COMPACTION,
         RETENTION,
-        SPARK,
         MIGRATION,
         WATCHING,
     ],

@@ -1,13 +1,16 @@
 """Topics into Spark and back on a real cluster: rows are what clients wrote, and what Spark writes is stored once."""
 
 import gc
+import inspect
 import itertools
 import json
 import os
+import re
 import signal
 import time
 import urllib.request
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pulsar
@@ -25,6 +28,8 @@ from magnetar.runtime.ray_calls import kill_actor
 from magnetar.spark import read_topic, release, session, stop, write_topic
 from magnetar.spark.raydp_session import check_available
 from magnetar.spark.reading import frame as frame_module
+from support.checks import document_examples
+from support.checks.running_examples import curl, run
 from support.servers import ray_nodes
 
 # What PySpark, Py4J and Ray Data do on their own: they use what is deprecated, and leave sockets to the collector.
@@ -35,6 +40,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:DataFrame.sql_ctx is an internal property:UserWarning"),
 ]
 
+GUIDE = "docs/guides/spark.md"
 _numbers = itertools.count()
 
 
@@ -411,6 +417,48 @@ def test_a_reader_that_dies_ends_its_read_and_the_next_one_does_without_it(spark
         read_topic(spark, topic, progress=False)
     assert application.pool.readers == before[1:]
     assert read_topic(spark, topic, progress=False).count() == 10
+
+
+@pytest.fixture
+def one_session(spark, monkeypatch):
+    """What starts a session of Spark gives this one, and what stops a session only frees what was read for it: to start
+    one takes as long as all tests of this file. The example of README.md starts and stops a session of its own.
+    """
+    signature, calls = inspect.signature(session), []
+
+    def given(*arguments, **options):
+        asked = signature.bind(*arguments, **options).arguments
+        assert (asked["num_executors"], asked["executor_cores"], asked["executor_memory"]) == (1, 1, "1g")
+        calls.append("session")
+        return spark
+
+    def freed():
+        calls.append("stop")
+        frame_module.release_all()
+
+    monkeypatch.setattr(magnetar.spark, "session", given)
+    monkeypatch.setattr(magnetar.spark, "stop", freed)
+    return calls
+
+
+@pytest.mark.promise("27.4")
+def test_the_examples_for_spark_read_a_topic_and_write_a_result_once(greetings, one_session, capfd):
+    run(GUIDE, "spark-read")
+    assert "__producerName" in capfd.readouterr().out
+    run(GUIDE, "spark-compacted")
+    assert "value" in capfd.readouterr().out
+    curl(GUIDE, "spark-deduplication", greetings.admin_url)
+    run(GUIDE, "spark-write")
+    printed = capfd.readouterr().out
+    (rows,) = re.findall(r"^stored (\d+) known 0$", printed, re.MULTILINE)
+    assert int(rows) > 0 and f"stored 0 known {rows}\n" in printed
+    assert one_session == ["session", "stop"] * 3
+
+
+def test_this_file_runs_every_example_and_command_of_the_page():
+    source = Path(__file__).read_text()
+    for kind in ("example", "commands"):
+        assert [name for name in document_examples.named(GUIDE, kind) if f'"{name}"' not in source] == []
 
 
 @pytest.mark.promise("29.7")
