@@ -16,6 +16,7 @@ from support.stores.memory_store import MemoryMetadataStore
 from .bookies import FakeCluster
 
 A, B, C, D, E = NAMES = tuple(f"bookie-{letter}" for letter in "abcde")
+HOST = "127.0.0.1"
 GRACE_S = 60.0
 LEDGERS = 30
 
@@ -115,13 +116,16 @@ class World:
         await self.write(ledger_id, metadata)
 
     def list(self, **states):
-        """By letter: `up`, `away`, `full`, `draining` or `limbo`. The others stay as they are."""
+        """By letter: `up`, `away`, `full`, `draining` or `limbo`. The others stay as they are.
+
+        Nobody listens at their addresses, and a bookie in limbo is asked. A name would be looked up for seconds.
+        """
         self.states.update({f"bookie-{letter}": state for letter, state in states.items()})
         self.limbo.clear()
         self.limbo.update({name: "a loss" for name, state in self.states.items() if state == "limbo"})
         self.cluster.directory.update(
             BookieInfo(
-                name, "h", 1, state == "up", state == "limbo", 0, state == "draining", self.machines.get(name, "")
+                name, HOST, 1, state == "up", state == "limbo", 0, state == "draining", self.machines.get(name, "")
             )
             for name, state in self.states.items()
             if state != "away"
