@@ -111,12 +111,12 @@ def test_everything_comes_back_on_the_same_directory(start_cluster: Any, tmp_pat
         assert [message.message_id() for message in received] == sent
 
 
-def test_a_start_that_fails_leaves_nothing_behind(start_cluster: Any, tmp_path: Path) -> None:
-    start_cluster(tmp_path / "data").stop()
+def test_a_start_that_fails_leaves_nothing_behind(start_smallest: Any, tmp_path: Path) -> None:
+    start_smallest(tmp_path / "data").stop()
     (tmp_path / "data" / "bookie-1" / "lock").unlink()
     (tmp_path / "data" / "bookie-1" / "lock").mkdir()
     with pytest.raises(ClusterError, match="bookie-1"):
-        start_cluster(tmp_path / "data")
+        start_smallest(tmp_path / "data")
     # Ray forgets a killed actor a moment after `ray.kill` has returned.
     ray_nodes.wait_until(lambda: not named_actors(), "no actor has a name any longer")
     assert not (tmp_path / "data" / "run.json").exists()

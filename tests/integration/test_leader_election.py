@@ -8,6 +8,7 @@ import pytest
 
 import magnetar
 from support.clients.leader import LeaderProcess, check_log
+from support.nodes.owning import owner
 from support.servers import ray_nodes
 
 TOPIC = "leaders"
@@ -21,9 +22,9 @@ def waiting(cluster):
 
 
 @pytest.mark.promise("4.6")
-def test_the_next_one_takes_over_when_the_leader_stands_still_and_its_broker_dies(start_cluster, tmp_path):
+def test_the_next_one_takes_over_when_the_leader_stands_still_and_its_broker_dies(harmed):
     """The old leader goes on later: it is fenced, and none of its messages lies behind those of the new one."""
-    cluster = start_cluster(tmp_path / "data")
+    cluster = harmed
     client = cluster.client()
     client.subscribe(TOPIC, "keep").close()
     elected = []
@@ -39,8 +40,7 @@ def test_the_next_one_takes_over_when_the_leader_stands_still_and_its_broker_die
         ray_nodes.wait_until(lambda: waiting(cluster) == 1, "the next one waits")
         leader.wait_for(50)
         leader.stop()
-        members = cluster.status()["members"]
-        ray_nodes.kill(next(one["id"] for one in members if one["role"] == "broker" and one["topics"]))
+        ray_nodes.kill(owner(cluster, TOPIC))
         election.join(60)
         assert elected, "nobody took over"
         elected[0].send(b"elected")

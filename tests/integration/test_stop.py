@@ -15,23 +15,23 @@ def cluster_actors() -> list[str]:
     return [name for name in named_actors() if name.startswith(actor_name(""))]
 
 
-def test_a_coordinator_that_is_being_restarted_is_waited_for(start_cluster: Any, tmp_path: Path) -> None:
-    start_cluster(tmp_path / "data")
+def test_a_coordinator_that_is_being_restarted_is_waited_for(start_smallest: Any, tmp_path: Path) -> None:
+    start_smallest(tmp_path / "data")
     told: list[str] = []
     ray_nodes.kill(COORDINATOR_ID)
     done = ray_cluster.stop_on_ray(tmp_path / "data", told.append)
     assert done.startswith("stopped cluster") and told
     assert not cluster_actors() and not (tmp_path / "data" / "run.json").exists()
-    with start_cluster(tmp_path / "data") as again, again.client() as client:
+    with start_smallest(tmp_path / "data") as again, again.client() as client:
         client.create_producer("after").send(b"it starts again")
 
 
 def test_the_actors_are_killed_when_the_coordinator_does_not_come_back(
-    start_cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_smallest: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("COORDINATOR_WAIT_S", "ANSWER_TIMEOUT_S", "STOP_TIMEOUT_S"):
         monkeypatch.setattr(ray_cluster, name, 1.0)
-    start_cluster(tmp_path / "data")
+    start_smallest(tmp_path / "data")
     with ray_nodes.Stopped(COORDINATOR_ID):
         done = ray_cluster.stop_on_ray(tmp_path / "data")
     assert "did not answer" in done and "were killed" in done
