@@ -1,4 +1,8 @@
-"""What should run follows a cluster's record and Ray's nodes: nodes go and come back, members are added and drained."""
+"""What should run follows a cluster's record and Ray's nodes: nodes go and come back, members are added and drained.
+
+The tests share a cluster: 3 brokers, and 4 bookies on a node each. Each test leaves it whole. Where a bookie drained,
+one with the next number has taken its place.
+"""
 
 import shutil
 from collections.abc import Iterator
@@ -14,10 +18,18 @@ from support.servers.ray_nodes import wait_until
 SETTINGS = {"lostBookieRecoveryDelay": 2}
 
 
-@pytest.fixture
-def running(hosts: RayHosts) -> Iterator[NodesCluster]:
-    with hosts.start_cluster(brokers=3, bookies=4, settings=SETTINGS) as cluster:
+@pytest.fixture(scope="module")
+def shared(shared_hosts: RayHosts) -> Iterator[NodesCluster]:
+    with shared_hosts.start_cluster(brokers=3, bookies=4, settings=SETTINGS) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def running(hosts: RayHosts, shared: NodesCluster) -> NodesCluster:
+    """Whole at the start of each test."""
+    wait_until(lambda: {state for state, _ in processes(shared).values()} == {"running"}, "all processes run", 60)
+    shared.refresh()  # a broker may have moved
+    return shared
 
 
 def processes(cluster: NodesCluster) -> dict[str, tuple[str, int]]:
@@ -33,8 +45,8 @@ def problem_of(cluster: NodesCluster, process: str) -> tuple[str, str]:
 @pytest.mark.promise("30.8")
 def test_a_node_that_comes_back_gets_its_bookie_and_its_broker_goes_elsewhere(hosts, running):
     with hosts.client.network(), running.client() as client:
-        client.subscribe("kept", "keeper").close()
-        producer = client.create_producer("kept")
+        client.subscribe("back", "keeper").close()
+        producer = client.create_producer("back")
         sent = [producer.send(b"%d" % number) for number in range(50)]
         lost = running.places()["bookie-3"]
         assert lost is not hosts.head
@@ -50,36 +62,9 @@ def test_a_node_that_comes_back_gets_its_bookie_and_its_broker_goes_elsewhere(ho
         after = processes(running)
         assert {state for state, _ in after.values()} == {"running"}
         assert after["bookie-3"][1] == restarts, "it waited for its machine, and did not try and fail"
-        reader = client.create_reader("kept", magnetar.MessageId.earliest)
+        reader = client.create_reader("back", magnetar.MessageId.earliest)
         assert [reader.read_next(10_000).message_id() for _ in sent] == sent
         wait_until(lambda: running.ask("missing_copies", copies=3) == [], "every entry has its copies", 60, 1.0)
-
-
-@pytest.mark.promise("30.7")
-def test_the_command_line_scales_and_drains_with_progress_and_the_record_stays(hosts, running):
-    data = ["--data-dir", str(running.data_directory)]
-    with hosts.client.network(), running.client() as client:
-        for number in range(6):
-            client.subscribe(f"drained-{number}", "keeper").close()
-        producers = [client.create_producer(f"drained-{number}") for number in range(6)]
-        sent = [[producer.send(b"before")] for producer in producers]
-        said = hosts.magnetar("scale", "--brokers", "4", "--bookies", "5", *data)
-        assert "broker-4" in said and "bookie-5" in said and "done" in said
-        said = hosts.magnetar("drain", "broker-1", *data)
-        assert "draining   broker-1" in said and "done" in said
-        said = hosts.magnetar("drain", "bookie-2", *data)
-        assert "bookie-2" in said and "done" in said
-        for ids, producer in zip(sent, producers, strict=True):
-            ids.append(producer.send(b"after"))
-        desired = running.status()["desired"]
-        assert desired["brokers"] == ["broker-2", "broker-3", "broker-4"]
-        assert desired["bookies"] == ["bookie-1", "bookie-3", "bookie-4", "bookie-5"]
-        assert "bookie-2" not in running.status()["registered_bookies"]
-        listing = f"import os; print(*os.listdir({str(running.data_directory)!r}))"
-        assert all("bookie-2" not in hosts.run(node, "-c", listing).split() for node in hosts.nodes), "its data is gone"
-        for number, ids in enumerate(sent):
-            reader = client.create_reader(f"drained-{number}", magnetar.MessageId.earliest)
-            assert [reader.read_next(10_000).message_id() for _ in ids] == ids
 
 
 def below(hosts: RayHosts, cluster: NodesCluster, node: Host) -> Path:
@@ -87,11 +72,18 @@ def below(hosts: RayHosts, cluster: NodesCluster, node: Host) -> Path:
     return node.directory / cluster.data_directory.relative_to(hosts.head.inside)
 
 
+def next_bookie(cluster):
+    """The id of the next bookie that is added: one that drained takes its number with it."""
+    added = max(int(one.removeprefix("bookie-")) for one in cluster.status()["desired"]["bookies"])
+    return f"bookie-{added + 1}"
+
+
 def replace_lost_bookie(hosts, cluster, bookie):
-    """The steps of docs/operations/failures.md: one bookie more, then the lost one drains. Bookie-5 takes its place."""
+    """The steps of docs/operations/failures.md: one bookie more, then the lost one drains. Returns the new one."""
     data = ["--data-dir", str(cluster.data_directory)]
+    new = next_bookie(cluster)
     said = hosts.magnetar("scale", "--bookies", "5", *data)
-    assert "bookie-5" in said
+    assert new in said
     said = hosts.magnetar("drain", bookie, *data)
     assert bookie in said and "done" in said
     assert bookie not in cluster.status()["desired"]["bookies"]
@@ -99,12 +91,13 @@ def replace_lost_bookie(hosts, cluster, bookie):
     wait_until(lambda: cluster.ask("missing_copies", copies=3) == [], "every entry has its copies", 60, 1.0)
     assert {state for state, _ in processes(cluster).values()} == {"running"}
     wait_until(lambda: cluster.status()["auditor"]["lost_bookies"] == [], "nothing is said to be lost", 30)
+    return new
 
 
 def test_a_node_that_returns_with_an_empty_disk_is_filled_again(hosts, running):
     with hosts.client.network(), running.client() as client:
-        client.subscribe("kept", "keeper").close()
-        producer = client.create_producer("kept")
+        client.subscribe("refilled", "keeper").close()
+        producer = client.create_producer("refilled")
         sent = [producer.send(b"%d" % number) for number in range(50)]
         lost = running.places()["bookie-3"]
         assert lost is not hosts.head
@@ -117,18 +110,18 @@ def test_a_node_that_returns_with_an_empty_disk_is_filled_again(hosts, running):
             60,
         )
         sent += [producer.send(b"%d" % number) for number in range(50, 100)]
-        replace_lost_bookie(hosts, running, "bookie-3")
-        assert running.places()["bookie-5"] is lost, "the empty node takes the new bookie"
+        new = replace_lost_bookie(hosts, running, "bookie-3")
+        assert running.places()[new] is lost, "the empty node takes the new bookie"
         sent += [producer.send(b"%d" % number) for number in range(100, 150)]
-        reader = client.create_reader("kept", magnetar.MessageId.earliest)
+        reader = client.create_reader("refilled", magnetar.MessageId.earliest)
         assert [reader.read_next(10_000).message_id() for _ in sent] == sent
 
 
 def test_a_bookie_whose_disk_was_emptied_under_it_refuses_it_and_is_replaced(hosts, running):
     """Its node stays. So the supervisor goes on starting it there, and it never serves the empty disk."""
     with hosts.client.network(), running.client() as client:
-        client.subscribe("kept", "keeper").close()
-        producer = client.create_producer("kept")
+        client.subscribe("emptied", "keeper").close()
+        producer = client.create_producer("emptied")
         sent = [producer.send(b"%d" % number) for number in range(50)]
         place = running.places()["bookie-2"]
         shutil.rmtree(below(hosts, running, place) / "bookie-2")
@@ -138,5 +131,34 @@ def test_a_bookie_whose_disk_was_emptied_under_it_refuses_it_and_is_replaced(hos
         )
         sent += [producer.send(b"%d" % number) for number in range(50, 100)]
         replace_lost_bookie(hosts, running, "bookie-2")
-        reader = client.create_reader("kept", magnetar.MessageId.earliest)
+        reader = client.create_reader("emptied", magnetar.MessageId.earliest)
         assert [reader.read_next(10_000).message_id() for _ in sent] == sent
+
+
+@pytest.mark.promise("30.7")
+def test_the_command_line_scales_and_drains_with_progress_and_the_record_stays(hosts, running):
+    data = ["--data-dir", str(running.data_directory)]
+    with hosts.client.network(), running.client() as client:
+        for number in range(6):
+            client.subscribe(f"drained-{number}", "keeper").close()
+        producers = [client.create_producer(f"drained-{number}") for number in range(6)]
+        sent = [[producer.send(b"before")] for producer in producers]
+        before = running.status()["desired"]["bookies"]
+        leaving, new = before[1], next_bookie(running)
+        said = hosts.magnetar("scale", "--brokers", "4", "--bookies", "5", *data)
+        assert "broker-4" in said and new in said and "done" in said
+        said = hosts.magnetar("drain", "broker-1", *data)
+        assert "draining   broker-1" in said and "done" in said
+        said = hosts.magnetar("drain", leaving, *data)
+        assert leaving in said and "done" in said
+        for ids, producer in zip(sent, producers, strict=True):
+            ids.append(producer.send(b"after"))
+        desired = running.status()["desired"]
+        assert desired["brokers"] == ["broker-2", "broker-3", "broker-4"]
+        assert desired["bookies"] == [before[0], *before[2:], new]
+        assert leaving not in running.status()["registered_bookies"]
+        listing = f"import os; print(*os.listdir({str(running.data_directory)!r}))"
+        assert all(leaving not in hosts.run(node, "-c", listing).split() for node in hosts.nodes), "its data is gone"
+        for number, ids in enumerate(sent):
+            reader = client.create_reader(f"drained-{number}", magnetar.MessageId.earliest)
+            assert [reader.read_next(10_000).message_id() for _ in ids] == ids
