@@ -10,7 +10,9 @@ from support.clients.wire_peer import WirePeer, entry
 from support.servers.broker_bench import until
 
 pytestmark = [
-    pytest.mark.cluster_settings(deduplication_enabled=True, deduplication_entries_interval=4),
+    pytest.mark.cluster_settings(
+        deduplication_enabled=True, deduplication_entries_interval=4, retention_minutes=-1, retention_size_mb=-1
+    ),
     pytest.mark.promise("27.1"),
 ]
 
