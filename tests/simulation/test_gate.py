@@ -4,15 +4,17 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from magnetar.actors.coordinator.office import TopicWatchers
 from magnetar.storage.bookie.store import BookieStore
 from magnetar.storage.ledger.recovery import LedgerRecovery
 from simulation import gate
 from simulation.mutants import catalog
-from simulation.mutants.mutant import Mutant
+from simulation.mutants.mutant import Mutant, replace
 from simulation.run import SCENARIOS
 from simulation.scenarios import ledgers
 
@@ -47,6 +49,12 @@ def test_the_gate_finds_what_is_switched_on_and_nothing_else() -> None:
 def test_what_a_mutant_replaces_is_there(name: str) -> None:
     with catalog.active(name):
         pass
+
+
+def test_a_function_that_takes_other_arguments_is_no_mutant() -> None:
+    """It would be found by its TypeError, whatever the checkers see."""
+    with ExitStack() as stack, pytest.raises(TypeError, match="too many positional arguments"):
+        replace(stack, TopicWatchers, "_changed", lambda self, topic: None)
 
 
 def test_a_mutant_that_is_not_caught_fails_the_gate(monkeypatch, capsys) -> None:

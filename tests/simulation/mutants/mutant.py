@@ -1,5 +1,6 @@
 """What a mutant is: a bug that can be switched on in production classes for a while."""
 
+import inspect
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +27,17 @@ class Mutant:
 
 
 def replace(stack: ExitStack, owner: Any, name: str, value: Any, **options: Any) -> None:
-    """Put `value` in the place of a member until the stack is left."""
+    """Put `value` in the place of a member until the stack is left.
+
+    Raises TypeError for a function that does not take what the member takes. It would raise that in a seed as well, and
+    the seed would find a mutant that is not there.
+    """
+    before = inspect.getattr_static(owner, name, None)
+    if inspect.isfunction(before) and inspect.isfunction(value):
+        every = inspect.signature(before).parameters.values()
+        by_place = [one for one in every if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        by_name = [one.name for one in every if one.kind is one.KEYWORD_ONLY]
+        inspect.signature(value).bind(*by_place, **dict.fromkeys(by_name))
     stack.enter_context(patch.object(owner, name, value, **options))
 
 

@@ -228,7 +228,7 @@ def _give_ids_out_again(stack: ExitStack) -> None:
 
 
 def _keep_topics_secret(stack: ExitStack) -> None:
-    replace(stack, TopicWatchers, "_changed", lambda self, topic, partitions: None)
+    replace(stack, TopicWatchers, "_changed", lambda self, topic, before, partitions: None)
 
 
 def _trust_old_lists(stack: ExitStack) -> None:
