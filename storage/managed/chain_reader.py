@@ -123,7 +123,7 @@ class ChainReads:
             self._latest.pop(ledger_id, None)
 
     async def close(self) -> None:
-        """Give up fetches under way; their readers get EntryUnknown."""
+        """Give up fetches under way; their readers get EntryUnknown, and so do later ones."""
         await self._tasks.close()
 
     # -- inside ------------------------------------------------------------------------------------------------------
@@ -149,6 +149,8 @@ class ChainReads:
     def _fetch(self, ledger_id: int, first: int, last: int, bytes_max: int) -> _Piece:
         piece = self._under_way.get((ledger_id, first))
         if piece is None:
+            if self._tasks.closed:
+                raise EntryUnknown(f"ledger {ledger_id} is not read any longer: its topic closes", ledger_id=ledger_id)
             last = min(last, first + PIECE_ENTRIES_MAX - 1)
             task = self._tasks.spawn(self._run(ledger_id, first, last, bytes_max), f"read {ledger_id}:{first}")
             piece = self._under_way[ledger_id, first] = _Piece(ledger_id, first, last, task)

@@ -6,7 +6,7 @@ import gc
 import pytest
 
 from magnetar.protocol.bookie_wire import BookieOp, LedgerEntry
-from magnetar.protocol.errors import MetadataUnavailable
+from magnetar.protocol.errors import EntryUnknown, MetadataUnavailable
 from magnetar.storage.ledger import reader as ledger_reader
 from magnetar.storage.ledger.ledgers import Ledgers
 from magnetar.storage.managed.managed_ledger import ManagedLedger
@@ -117,3 +117,11 @@ async def test_what_was_fetched_lies_in_the_cache_alone(reads):
     await asyncio.sleep(0)
     assert not [one for one in entries_in_memory() if all(one is not other for other in others)]
     assert reads.managed._cache.size_bytes <= reads.managed._cache.size_max_bytes
+
+
+async def test_who_reads_a_topic_that_has_closed_gets_a_typed_error(reads):
+    """Found by seed 172703620: a check of all topics failed, because one of them closed between two of its reads."""
+    first = (reads.ledger_id, 0)
+    await reads.managed.close()
+    with pytest.raises(EntryUnknown, match="its topic closes"):
+        await reads.managed.read(first, 10, 1 << 20)
