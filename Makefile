@@ -10,7 +10,7 @@ ENVIRONMENT := .ci/environment
 demo: ## start a cluster, move 336,776 flights through it, kill a broker, check the result in Spark
 	@$(ENVIRONMENT) python -P -m magnetar.cluster.demo --output build/demo
 
-test: ## run all tests: unit, simulation, service, integration (Ray, Spark, the official client); about 50 minutes
+test: ## run all tests: unit, simulation, service, integration (Ray, Spark, the official client); about 40 minutes
 	@$(ENVIRONMENT) .ci/test
 
 check: ## check a change: ruff, pyright, unit tests, a few seeds of the simulator
