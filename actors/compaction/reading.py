@@ -15,7 +15,6 @@ from ...protocol.entries import is_batch, message_count, parse_metadata
 from ...protocol.message_id import EARLIEST_POSITION, Position, WireMessageId
 from ...storage.managed.compacted import CompactedStorage
 from ...storage.managed.cursor import Cursor
-from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import CursorView, Dispatcher, Entry, ReadPlan
 from ..topics.log_view import LogView
 from .survivors import DECOMPRESSED_SIZE_MAX, kept_indexes
@@ -25,12 +24,10 @@ if TYPE_CHECKING:
 
 
 class CompactedCursor:
-    """A cursor as a dispatcher with one active consumer sees it. `active` says who that is."""
+    """A cursor as a dispatcher with one active consumer sees it. `wanted` says whether that reads what is compacted."""
 
-    def __init__(
-        self, cursor: Cursor, compacted: CompactedStorage, active: Callable[[], AttachedConsumer | None]
-    ) -> None:
-        self._active = active
+    def __init__(self, cursor: Cursor, compacted: CompactedStorage, wanted: Callable[[], bool]) -> None:
+        self._wanted = wanted
         self.is_acknowledged = cursor.view.is_acknowledged  # no detours: they are asked for each entry
         self.ranges_before = cursor.view.ranges_before
         self._cursor = cursor
@@ -52,8 +49,7 @@ class CompactedCursor:
 
     def _reads(self, position: Position) -> bool:
         """Whether the compacted ledger stands for this position, and the active consumer reads it."""
-        active = self._active()
-        return active is not None and active.read_compacted and position <= self._compacted.horizon
+        return self._wanted() and position <= self._compacted.horizon
 
 
 class CompactedLog(LogView):
@@ -86,8 +82,8 @@ class CompactedLog(LogView):
             dispatcher.nothing_left(plan, horizon)
         return entries
 
-    def cursor_of_one(self, cursor: Cursor, active: Callable[[], AttachedConsumer | None]) -> CursorView:
-        return CompactedCursor(cursor, self._compacted, active)
+    def cursor_of_one(self, cursor: Cursor, compacted: Callable[[], bool]) -> CursorView:
+        return CompactedCursor(cursor, self._compacted, compacted)
 
 
 async def _last_compacted_id(compacted: CompactedStorage, partition: int) -> WireMessageId:

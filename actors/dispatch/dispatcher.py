@@ -106,6 +106,11 @@ class Dispatcher(ABC):
 
     # -- consumers -----------------------------------------------------------------------------------------------
 
+    @property
+    def reads_compacted(self) -> bool:
+        """Whether the consumer that gets everything reads the compacted topic."""
+        return self.active is not None and self.active.read_compacted
+
     @abstractmethod
     def add(self, consumer: AttachedConsumer) -> None:
         """Take a consumer in. Raises ConsumerBusy if the type allows no further one."""

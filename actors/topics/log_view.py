@@ -11,7 +11,6 @@ from ...protocol.entries import is_batch, is_marker, parse_metadata
 from ...protocol.errors import NoSuchEntry
 from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position, WireMessageId
 from ...storage.managed.cursor import Cursor
-from ..dispatch.consumer import AttachedConsumer
 from ..dispatch.dispatcher import CursorView, Dispatcher, Entry, ReadPlan
 from .topic import SubscriptionStart
 
@@ -61,8 +60,9 @@ class LogView:
         """The entries of a plan that begins at the read position."""
         return await self._ledger.read(plan.start, plan.entries_max, bytes_max)
 
-    def cursor_of_one(self, cursor: Cursor, active: Callable[[], AttachedConsumer | None]) -> CursorView:
-        """What a dispatcher with one active consumer sees of a cursor. `active` says who that is."""
+    def cursor_of_one(self, cursor: Cursor, compacted: Callable[[], bool]) -> CursorView:
+        """What a dispatcher with one active consumer sees of a cursor. `compacted` says whether that reads what is
+        compacted."""
         return cursor
 
     @property

@@ -64,13 +64,13 @@ class Subscription(SubscriptionMembers):
     def new_dispatcher(self, subscription_type: int, consumer: AttachedConsumer) -> Dispatcher:
         dispatchers: list[ref[Dispatcher]] = []  # it has the view, so a reference would be a cycle
 
-        def active() -> AttachedConsumer | None:
+        def compacted() -> bool:
             dispatcher = dispatchers[0]() if dispatchers else None
-            return None if dispatcher is None else dispatcher.active
+            return dispatcher is not None and dispatcher.reads_compacted
 
         cursor: CursorView = self.cursor
         if subscription_type in (CommandSubscribe.Exclusive, CommandSubscribe.Failover):
-            cursor = self.host.compacted_log.cursor_of_one(self.cursor, active)
+            cursor = self.host.compacted_log.cursor_of_one(self.cursor, compacted)
         made = new_dispatcher(self.host, self.name, cursor, subscription_type, consumer, self._count_of, self.wake)
         dispatchers.append(ref(made))
         if isinstance(made, SharedDispatcher):
@@ -80,8 +80,7 @@ class Subscription(SubscriptionMembers):
     @property
     def reads_compacted(self) -> bool:
         """Whether the consumer that gets its messages reads the compacted ledger."""
-        dispatcher = self.dispatcher
-        return dispatcher is not None and dispatcher.active is not None and dispatcher.active.read_compacted
+        return self.dispatcher is not None and self.dispatcher.reads_compacted
 
     def wake(self) -> None:
         self.pump.wake()
