@@ -12,7 +12,8 @@ Ray, Spark and Java write their logs into a file of the output directory (`--out
 beside the picture of what was measured.
 
 With `--join` it runs on the Magnetar cluster of the Ray at RAY_ADDRESS, in a topic of its own that it deletes at the
-end. There, too, it kills a broker. With `--no-spark` it ends after the third step.
+end. There, too, it kills a broker. With `--no-spark` it ends after the third step. With `--flights N` it takes the
+first N flights only.
 
 Exit status 0: every (key, sequence, hash) arrived, by both ways, nothing else did, and the figures agree. 1: not so.
 2: everything else is right, but there is no Java for the Spark step.
@@ -40,7 +41,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ...protocol.errors import ClusterError, SparkUnavailable
@@ -64,6 +65,8 @@ PUBLISHERS = 2
 CONSUMERS = 2
 POLL_S = 0.1
 PANDAS = [sys.executable, "-P", "-m", "magnetar.cluster.demo.flights"]
+FEWEST_FLIGHTS = 10_000
+"""Fewer are published before anybody could kill a broker half-way."""
 
 LOG_NAME = "libraries.log"
 PICTURE_NAME = "demo.png"
@@ -74,6 +77,8 @@ class DemoOutcome:
     """What was measured and what was wrong. Each step is shown on the console when it is done."""
 
     console: Console
+    flights: int
+    """How many have to arrive."""
     steps: list[tuple[str, str, str]] = field(default_factory=list[tuple[str, str, str]])  # step, figure, rate
     published: list[Published] = field(default_factory=list[Published])
     consumed: list[Published] = field(default_factory=list[Published])
@@ -112,18 +117,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path("magnetar-demo"), help="where log and picture go")
     parser.add_argument("--join", action="store_true", help="run on the cluster at RAY_ADDRESS; one broker is killed")
     parser.add_argument("--no-spark", action="store_true", help="leave the Spark step out")
+    parser.add_argument("--flights", type=_flights, default=FLIGHTS, help="how many; all %(default)s by default")
     options = parser.parse_args(arguments)
     output: Path = options.output
     output.mkdir(parents=True, exist_ok=True)
     log = output / LOG_NAME
     with quiet(log) as console:
         console.print(f"the logs of Ray, Spark and Java go to {log}", highlight=False)
-        outcome = DemoOutcome(console, with_spark=not options.no_spark)
+        outcome = DemoOutcome(console, options.flights, with_spark=not options.no_spark)
         with _joined() if options.join else _started(console) as scene:
             console.print(f"cluster {scene.cluster.cluster_id} at {scene.cluster.service_url}", highlight=False)
             _run(scene, outcome)
         _show(outcome, output / PICTURE_NAME)
     return 1 if outcome.wrong else 2 if outcome.left_out else 0
+
+
+def _flights(text: str) -> int:
+    number = int(text)
+    if not FEWEST_FLIGHTS <= number <= FLIGHTS:
+        raise argparse.ArgumentTypeError(f"from {FEWEST_FLIGHTS:,} to {FLIGHTS:,} flights, not {number:,}")
+    return number
 
 
 @contextmanager
@@ -153,8 +166,8 @@ def _joined() -> Generator[Scene]:
 
 
 def _run(scene: Scene, outcome: DemoOutcome) -> None:
-    expected = Counter(flight.identity for flight in flights())
-    outcome.check(len(expected) == FLIGHTS, f"the file holds {len(expected)} flights, not {FLIGHTS}")
+    expected = Counter(flight.identity for flight in flights(outcome.flights))
+    outcome.check(len(expected) == outcome.flights, f"the file holds {len(expected)} flights, not {outcome.flights}")
     _admin(scene.cluster, f"persistent/public/default/{scene.topic}/partitions", PARTITIONS)
     with scene.cluster.client() as client:
         # Created before the first message: from now on nothing goes until it is acknowledged here.
@@ -177,12 +190,12 @@ def _run(scene: Scene, outcome: DemoOutcome) -> None:
 
 
 def _publish(scene: Scene, shown: Progress, outcome: DemoOutcome) -> None:
-    bar = shown.add_task("publish from Ray tasks", total=FLIGHTS, note="")
+    bar = shown.add_task("publish from Ray tasks", total=outcome.flights, note="")
     progress = start_actor(demo_tasks.Progress, {"num_cpus": 0})
     task = remote(demo_tasks.publish, num_cpus=0.5)
     begin = time.perf_counter()
     running: list[Awaitable[demo_tasks.Outcome]] = [
-        task.remote(scene.topic, part, PUBLISHERS, progress) for part in range(PUBLISHERS)
+        task.remote(scene.topic, outcome.flights, part, PUBLISHERS, progress) for part in range(PUBLISHERS)
     ]
     killed = ""
     pending = running
@@ -191,7 +204,7 @@ def _publish(scene: Scene, shown: Progress, outcome: DemoOutcome) -> None:
         done, in_flight = ask(progress.totals())
         outcome.published.append(Published(_since(begin), done))
         shown.update(bar, completed=done, note=killed)
-        if not killed and done >= FLIGHTS // 2 and in_flight:
+        if not killed and done >= outcome.flights // 2 and in_flight:
             outcome.killed_s = _since(begin)
             killed = _kill_an_owner(scene)
             outcome.step("broker killed half-way", killed, f"{in_flight:,} sends in flight")
@@ -200,7 +213,7 @@ def _publish(scene: Scene, shown: Progress, outcome: DemoOutcome) -> None:
     outcome.check(bool(killed), "no broker could be killed with sends in flight")
     sent = sum(result["sent"] for result in results)
     received = sum(result["received"] for result in results)
-    outcome.check(sent == received == FLIGHTS, f"{sent} sent, {received} receipts")
+    outcome.check(sent == received == outcome.flights, f"{sent} sent, {received} receipts")
     failures = [failure for result in results for failure in result["failures"]]
     outcome.check(not failures, f"sends failed: {failures}")
     outcome.step(f"publish, {PUBLISHERS} Ray tasks", f"{received:,} receipts", _rate(received, seconds))
@@ -229,23 +242,23 @@ def _kill_an_owner(scene: Scene) -> str:
 
 
 def _consume(topic: str, expected: "Counter[FlightIdentity]", shown: Progress, outcome: DemoOutcome) -> None:
-    bar = shown.add_task("consume, Shared, in Ray tasks", total=FLIGHTS, note="")
+    bar = shown.add_task("consume, Shared, in Ray tasks", total=outcome.flights, note="")
     progress = start_actor(demo_tasks.Progress, {"num_cpus": 0})
     task = remote(demo_tasks.consume, num_cpus=0.5)
     begin = time.perf_counter()
     seconds = 0.0
     running: list[Awaitable[list[FlightIdentity]]] = [
-        task.remote(topic, "workers", number, FLIGHTS, progress) for number in range(CONSUMERS)
+        task.remote(topic, "workers", number, outcome.flights, progress) for number in range(CONSUMERS)
     ]
     pending = running
     while pending:
         pending = wait_for(pending, POLL_S)
         done, _ = ask(progress.totals())
         if not seconds:
-            outcome.consumed.append(Published(_since(begin), min(done, FLIGHTS)))
-        if done >= FLIGHTS and not seconds:
+            outcome.consumed.append(Published(_since(begin), min(done, outcome.flights)))
+        if done >= outcome.flights and not seconds:
             seconds = time.perf_counter() - begin
-        _update(shown, bar, done)
+        shown.update(bar, completed=min(done, outcome.flights))
     arrived: Counter[FlightIdentity] = Counter()
     for seen in ask(running):
         arrived.update(seen)
@@ -253,10 +266,6 @@ def _consume(topic: str, expected: "Counter[FlightIdentity]", shown: Progress, o
     outcome.lost = (expected - arrived).total()
     note = f"{len(arrived):,} messages, {repeats:,} repeats"
     outcome.step(f"consume, Shared, {CONSUMERS} Ray tasks", note, _rate(len(arrived), seconds))
-
-
-def _update(shown: Progress, bar: TaskID, done: int) -> None:
-    shown.update(bar, completed=min(done, FLIGHTS))
 
 
 def _compare(
@@ -276,7 +285,7 @@ def _compare(
 def _spark(topic: str, expected: "Counter[FlightIdentity]", outcome: DemoOutcome) -> None:
     from ...spark import read_topic, session
 
-    pandas = subprocess.Popen(PANDAS, stdout=subprocess.PIPE, text=True, cwd="/")
+    pandas = subprocess.Popen([*PANDAS, str(outcome.flights)], stdout=subprocess.PIPE, text=True, cwd="/")
     try:
         with outcome.console.status("starting Spark …"):
             spark = session("magnetar-demo", executor_memory="1g", configs={"spark.sql.shuffle.partitions": "4"})
@@ -295,7 +304,8 @@ def _spark(topic: str, expected: "Counter[FlightIdentity]", outcome: DemoOutcome
         ours, identities = _spark_delays(frame)
         outcome.step("mean delay by carrier, Spark", f"{len(ours)} carriers", f"{_since(begin):.1f} s")
     repeats = _compare(expected, identities, "Spark", outcome)
-    outcome.check(rows == FLIGHTS + repeats, f"Spark has {rows} rows: {FLIGHTS} flights and {repeats} repeats")
+    number = outcome.flights
+    outcome.check(rows == number + repeats, f"Spark has {rows} rows: {number} flights and {repeats} repeats")
     answer, _ = pandas.communicate(timeout=120)
     outcome.check(pandas.returncode == 0, "pandas failed")
     theirs: dict[str, float] = json.loads(answer) if pandas.returncode == 0 else {}
@@ -362,12 +372,12 @@ def _statement(outcome: DemoOutcome) -> str:
     """What the run shows, for the head of the picture."""
     killed = ", one broker killed half-way" if outcome.killed_s is not None else ""
     lost = "the run did not end" if outcome.lost is None else f"{outcome.lost:,} lost"
-    return f"{FLIGHTS:,} flights through Magnetar{killed}: {lost}"
+    return f"{outcome.flights:,} flights through Magnetar{killed}: {lost}"
 
 
 def _show(outcome: DemoOutcome, image: Path) -> None:
     console = outcome.console
-    steps = Table(title=f"{FLIGHTS:,} flights", title_justify="left")
+    steps = Table(title=f"{outcome.flights:,} flights", title_justify="left")
     for column in ("step", "what", "rate"):
         steps.add_column(column, justify="left" if column == "step" else "right")
     for step in outcome.steps:

@@ -44,8 +44,8 @@ class Progress:
         return sum(self._done.values()), sum(self._pending.values())
 
 
-def publish(topic: str, part: int, parts: int, progress: Progress) -> Outcome:
-    """Publish one share of the flights; every receipt is counted by its own callback."""
+def publish(topic: str, number: int, part: int, parts: int, progress: Progress) -> Outcome:
+    """Publish one share of the first `number` flights; every receipt is counted by its own callback."""
     from ...client.blocking.client import Client
     from ...client.core.results import Result
 
@@ -72,7 +72,7 @@ def publish(topic: str, part: int, parts: int, progress: Progress) -> Outcome:
     begin = time.perf_counter()
     next_report = begin
     sent = 0
-    for flight in flights(part, parts):
+    for flight in flights(number, part, parts):
         producer.send_async(flight.value, receipt, partition_key=flight.key, sequence_id=flight.sequence)
         sent += 1
         now = time.perf_counter()

@@ -26,6 +26,7 @@ from typing import Any, Self
 
 from magnetar.protocol.cluster_status import ClusterStatus
 from support.nodes.driver_process import TESTS, DriverProcess
+from support.nodes.namespaces import COMMAND_TIMEOUT_S
 from support.nodes.network import Host, Network
 
 from .kustomize import Manifest
@@ -38,6 +39,8 @@ ZONE_FIELD = "metadata.labels['topology.kubernetes.io/zone']"
 START_ATTEMPTS = 4
 RAY_GAVE_UP = "timed out during startup"
 """What `ray start` says after 30 s, which are too few on a machine with much else to do."""
+JOB_TIMEOUT_S = 300.0
+"""Of a job, which Kubernetes gives no end. It measures or moves much, and may share two processors with other pods."""
 END_TIMEOUT_S = 60.0
 """Kubernetes' grace period of the pods of `k8s`."""
 
@@ -201,11 +204,14 @@ class Layout:
             return False
         return True
 
-    def run_job(self, job: Manifest) -> str:
-        """Run the entry point of a RayJob where Ray would: on the head, or where the processors are that it wants."""
+    def run_job(self, job: Manifest, further: str = "") -> str:
+        """Run the entry point of a RayJob where Ray would: on the head, or where the processors are that it wants.
+
+        Further arguments follow those of the entry point.
+        """
         wanted = job["spec"].get("entrypointNumCpus", 0)
         name = HEAD if not wanted else next(name for name in self.pods if self._cpus(name) >= wanted)
-        return self.run(name, job["spec"]["entrypoint"])
+        return self._run(name, self._moved(name, f"{job['spec']['entrypoint']} {further}"), JOB_TIMEOUT_S)
 
     def _cpus(self, name: str) -> float:
         (given,) = (one for one in self.pods[name].start_command("") if one.startswith("--num-cpus="))
@@ -246,8 +252,9 @@ class Layout:
         ]
         return shlex.join([*self.pods[name].start_command(self.address), *ours])
 
-    def _run(self, name: str, command: str) -> str:
-        return self.hosts[name].namespaces.run("bash", "-c", command, environment=self._environment(name))
+    def _run(self, name: str, command: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+        environment = self._environment(name)
+        return self.hosts[name].namespaces.run("bash", "-c", command, environment=environment, timeout_s=timeout_s)
 
     def _environment(self, name: str) -> dict[str, str]:
         # What KubeRay sets for `authOptions`, and on every pod.

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from magnetar.cluster.demo.flights import FLIGHTS, flights
 from magnetar.cluster.demo.picture import Drawn, Published, draw, rates, text
+from magnetar.cluster.demo.program import main
 from magnetar.cluster.demo.quiet import quiet
 
 STEADY = [Published(number * 0.1, number * 100) for number in range(1, 21)]
@@ -71,3 +73,15 @@ def test_streams_are_restored_after_an_error(tmp_path: Path, capfd: pytest.Captu
         raise ValueError("ours")
     os.write(2, b"shown")
     assert capfd.readouterr().err == "shown"
+
+
+@pytest.mark.parametrize("number", ["0", "9999", str(FLIGHTS + 1), "many"])
+def test_a_number_of_flights_that_cannot_be_moved_is_refused(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--flights", number])
+    assert "--flights" in capsys.readouterr().err
+
+
+def test_shares_of_the_first_flights_are_all_of_them() -> None:
+    shares = [flight.sequence for part in range(3) for flight in flights(1_000, part, 3)]
+    assert sorted(shares) == list(range(1_000))
