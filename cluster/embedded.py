@@ -113,7 +113,7 @@ class _Services:
         """Close all: admin, brokers, bookies, coordinator, metadata."""
         await self._reconciler.close()
         if self._coordinator is not None:
-            self._coordinator.cluster_stops()
+            await self._coordinator.cluster_stops()
         await self._supervisor.stop_all()
         if self._coordinator is not None:
             await self._coordinator.close()

@@ -154,10 +154,11 @@ class CoordinatorService(RpcService):
         )
         return _Active(office, sessions, status, desired, balancer, server, handlers, Tasks())
 
-    def cluster_stops(self) -> None:
+    async def cluster_stops(self) -> None:
         """The whole cluster is about to be stopped in good order: that members leave is nothing to warn of."""
         if self._active is not None:
             self._active.office.stopping = True
+            await self._active.office.auditor.end_rounds()  # it would ask bookies that are gone
 
     async def close(self) -> None:
         """Leave office: every connection ends. The metadata store stays open."""

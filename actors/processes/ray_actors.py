@@ -202,7 +202,7 @@ class CoordinatorActor:
         await self._deputy.end()
         await self._reconciler.close()
         if self._service is not None:
-            self._service.cluster_stops()
+            await self._service.cluster_stops()
         await self._supervisor.stop_all()
         await self._tasks.close()
         if self._service is not None:

@@ -172,6 +172,19 @@ async def test_what_a_bookie_missed_is_copied_when_it_returns(tmp_path: Path) ->
         await other.abandon()
 
 
+async def test_a_cluster_that_stops_is_not_checked_any_longer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with bookies_in(tmp_path) as bookies:
+        await bookies.ledger_that_lacks_copies()
+        auditor = bookies.cluster.coordinator.office.auditor
+        await asyncio.wait_for(auditor.look_again(), 15)
+        await bookies.cluster.coordinator.cluster_stops()
+        for number in list(bookies.running):
+            await bookies.stop(number)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(auditor.look_again(), 0.5)
+    assert [record.getMessage() for record in caplog.records if "the auditor could not" in record.getMessage()] == []
+
+
 async def test_a_thin_ledger_gets_its_third_copy(tmp_path: Path) -> None:
     async with bookies_in(tmp_path) as bookies:
         await bookies.start(1, 2)
