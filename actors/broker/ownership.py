@@ -12,8 +12,10 @@ Invariants:
 
 1. A grant counts only while the entry of the topic names this incarnation, with the epoch in the grant.
 2. A grant with a lower number than the last release of its topic, or of its slot, does not count, however late it is.
-3. A release ends with a new entry, with a later grant, or with the coordinator that asked for it. The next coordinator
-   does not know what was about to move or to be deleted. So the broker asks it for what is still its own.
+3. A release ends with a later entry, with a later grant, or with the coordinator that asked for it. Entries, grants and
+   releases are numbered by one counter. Changes of slots travel apart from releases, so the entry that a release is
+   about can come behind it. Such an entry ends nothing. The next coordinator does not know what was about to move or to
+   be deleted. So the broker asks it for what is still its own.
 
 Nothing is decided here that safety rests on: the guard on the topic's record and the ledger's fencing keep out a broker
 that wrongly believes it is the owner.
@@ -57,7 +59,7 @@ class Ownership(OwnershipContract):
         """Of the incarnation that it follows."""
         self._owner = SlotOwner("", "")
         self._released_slots: dict[int, int] = {}
-        """By slot: the number of its last release, as long as the slot's entry is the same."""
+        """By slot: the number of its last release, as long as the slot has no later entry."""
         self._gained: dict[int, None] = {}
         """Slots whose topics are to be asked for."""
         self._moved_alone: dict[OwnedTopic, None] = {}
@@ -214,14 +216,15 @@ class Ownership(OwnershipContract):
         if self.link is None:
             return
         for slot, entry in changed.entries.items():
-            self._released_slots.pop(slot, None)
+            if entry.epoch > self._released_slots.get(slot, 0):
+                self._released_slots.pop(slot, None)
             for topic in self.topics.table.of_slot(slot):
-                self._changed(topic)
+                self._changed(topic, entry.epoch)
             if entry.owner == self._owner:
                 self._gained[slot] = None
         for full_name, entry in changed.exceptions.items():
             if (topic := self.topics.table.find(full_name)) is not None:
-                self._changed(topic)
+                self._changed(topic, entry.epoch)
             if entry.owner == self._owner:
                 self._ask_alone(self._record(full_name))
         news, self._news = self._news, asyncio.Event()
@@ -233,9 +236,11 @@ class Ownership(OwnershipContract):
             self._asking = True
             self._tasks.spawn(self._ask(), "ask for topics")
 
-    def _changed(self, topic: OwnedTopic) -> None:
-        """The entry of a topic is new. It ends a release. The topic is given up, unless its grant is of this entry."""
-        topic.released = 0
+    def _changed(self, topic: OwnedTopic, epoch: int) -> None:
+        """The entry of a topic is new, with this epoch. It ends a release from before it. The topic is given up, unless
+        its grant is of this entry."""
+        if epoch > topic.released:
+            topic.released = 0
         entry = self.entry_of(TopicName.parse(topic.full_name))
         if topic.grant is not None and (entry is None or entry.epoch != topic.grant.home_epoch):
             self.topics.revoke(topic.full_name)

@@ -99,7 +99,7 @@ class OwnedTopic:
     grant: TopicGrant | None = None
     """None for a topic that is assigned without a coordinator."""
     released: int = 0
-    """The number of its last release, as long as no later grant came."""
+    """The number of its last release, as long as no later grant or entry came."""
     to_ask: bool = False
     """It became this broker's alone, and its grant is to be asked for."""
 

@@ -5,6 +5,9 @@ decides, and none when that is stored. It may still have one if the coordinator 
 and the request failed: an owner that does not answer holds nothing up.
 
 A slot in which nothing lies needs no release. A topic that is created there while it moves may be granted to either.
+
+A broker that has said that it released a slot or topic takes no grant from before that, however late one arrives. The
+coordinator may have another owner by then, of which the broker has not heard.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -12,9 +15,11 @@ from contextlib import ExitStack
 from typing import Any
 from unittest.mock import patch
 
+from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.placement import SlotPlacement
 from magnetar.actors.members.peer_calls import MemberCalls
+from magnetar.protocol.slots import TopicGrant
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner
 
@@ -35,10 +40,13 @@ class ReleaseWatch:
         self._find = find
         self._refused: dict[Refused, None] = {}
         self._placements: dict[object, SlotPlacement] = {}
+        self._released: dict[tuple[Ownership, int | str], int] = {}
+        """By broker, and slot or topic: the number of the last release that it has answered."""
 
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
         start, write, call = SlotPlacement.start, SlotPlacement._write, MemberCalls._call
+        release, take = Ownership.release, Ownership._take
 
         async def starting(placement: SlotPlacement) -> None:
             self._placements[PROCESS.get()] = placement
@@ -63,9 +71,20 @@ class ReleaseWatch:
                     self.was_refused((*arguments["slots"], *arguments["topics"]))
                 raise
 
+        async def releasing(ownership: Ownership, *, number: int, slots: list[int], topics: list[str]) -> None:
+            await release(ownership, number=number, slots=slots, topics=topics)
+            self.has_released(ownership, number, (*slots, *topics))
+
+        def taking(ownership: Ownership, grant: TopicGrant, *, load: bool) -> bool:
+            owns = take(ownership, grant, load=load)
+            self.judge_grant(ownership, grant)
+            return owns
+
         stack.enter_context(patch.object(SlotPlacement, "start", starting))
         stack.enter_context(patch.object(SlotPlacement, "_write", writing))
         stack.enter_context(patch.object(MemberCalls, "_call", calling))
+        stack.enter_context(patch.object(Ownership, "release", releasing))
+        stack.enter_context(patch.object(Ownership, "_take", taking))
 
     def was_refused(self, what: Iterable[int | str]) -> None:
         """The owner of these slots and topics did not say that it released them."""
@@ -111,3 +130,18 @@ class ReleaseWatch:
                 self._history.violated(
                     f"I16: {who()} {does} that {what} leaves {entry.owner.broker}, which has not released {kept[:3]}"
                 )
+
+    def has_released(self, ownership: Ownership, number: int, what: Iterable[int | str]) -> None:
+        """A broker has said that it released these slots and topics."""
+        for one in what:
+            self._released[ownership, one] = max(number, self._released.get((ownership, one), 0))
+
+    def judge_grant(self, ownership: Ownership, grant: TopicGrant) -> None:
+        """A broker was given a grant, and has taken it or not."""
+        topic = ownership.topics.table.find(grant.topic)
+        if topic is None or topic.grant is not grant:
+            return
+        releases = [self._released.get((ownership, one), 0) for one in (topic.slot, grant.topic)]
+        self._history.counts["grants judged"] += any(releases)
+        if grant.number < max(releases):
+            self._history.violated(f"I16: {who()} takes a grant for {grant.topic} from before it released that")

@@ -18,6 +18,15 @@ SLOT = slot_of(TOPIC, 64)
 ENTRY = SlotEntry(SlotOwner("broker-1", "1"), 5)
 
 
+class Broker:
+    """What a broker owns."""
+
+    coordinator_epoch = 2
+
+    def __init__(self, topics: TopicTable) -> None:
+        self.topics = SimpleNamespace(table=topics)
+
+
 class Cluster:
     """One slot of broker-1, with one topic for which that broker has a grant."""
 
@@ -35,13 +44,12 @@ class Cluster:
             is_settled=lambda entry: self.alive,
             is_empty=lambda slot: self.empty,
         )
-        service: Any = SimpleNamespace(
-            topics=SimpleNamespace(table=topics), ownership=SimpleNamespace(coordinator_epoch=2)
-        )
+        self.broker: Any = Broker(topics)
+        service: Any = SimpleNamespace(topics=self.broker.topics, ownership=self.broker)
         self.watch = ReleaseWatch(self.history, lambda owner: service)
 
-    def grant(self, home_epoch: int | None) -> None:
-        self.topic.grant = None if home_epoch is None else TopicGrant(TOPIC.full, 9, home_epoch, 1, 0, 1)
+    def grant(self, home_epoch: int | None, number: int = 1) -> None:
+        self.topic.grant = None if home_epoch is None else TopicGrant(TOPIC.full, 9, home_epoch, 1, 0, number)
 
     def move(self, *, alone: bool, epoch: int = 2, does: str = "decides") -> list[str]:
         slots, topics = ({}, {TOPIC.full: "broker-2"}) if alone else ({SLOT: "broker-2"}, {})
@@ -97,3 +105,21 @@ def test_a_topic_that_moved_alone_is_released_by_its_own_owner(cluster: Cluster)
 def test_a_superseded_coordinator_may_decide_and_not_store(cluster: Cluster, alone: bool) -> None:
     assert cluster.move(alone=alone, epoch=1) == []
     assert cluster.move(alone=alone, epoch=1, does="stores") == ["I16"]
+
+
+@pytest.mark.parametrize("released", [SLOT, TOPIC.full], ids=["slot", "topic"])
+def test_a_grant_from_before_a_release_may_not_be_taken(cluster: Cluster, released: int | str) -> None:
+    watch, given = cluster.watch, cluster.topic.grant
+    assert given is not None
+    watch.judge_grant(cluster.broker, given)
+    watch.has_released(cluster.broker, 5, [released])
+    cluster.grant(5, 6)
+    assert cluster.topic.grant is not None
+    watch.judge_grant(cluster.broker, cluster.topic.grant)  # it is a later one
+    watch.judge_grant(cluster.broker, given)  # it was not taken
+    assert not cluster.history.violations
+    cluster.topic.grant = given
+    watch.judge_grant(Broker(TopicTable()), given)  # type: ignore[arg-type]  # this one has not released anything
+    assert not cluster.history.violations
+    watch.judge_grant(cluster.broker, given)
+    assert [one.partition(":")[0] for one in cluster.history.violations] == ["I16"]

@@ -16,6 +16,7 @@ from support.files.faulty_files import FaultyFiles
 
 from ..checkers.history import History
 from ..workloads.workload import Workload
+from ..world.chance import drawn_apart
 from ..world.cluster import BOOKIE, BROKER, SimCluster
 from .common import Faults
 
@@ -41,6 +42,8 @@ TOPIC_SHARE = 0.5
 """Of the changes of policies."""
 TOPICS_WITH_POLICIES = 4
 TOPICS_MAX = 100
+MOVES_ON_SHARE = 0.4
+"""Of the topics that are told to move to a given broker, those that move on before it has heard of that."""
 UNREACHED = (None, 0, 1 << 20, (1 << 20) + 1)
 """Bounds that nothing in a run reaches: a change shows in what brokers hold, and nowhere else."""
 
@@ -167,13 +170,28 @@ class ClusterFaults(Faults):
     # -- administrators ----------------------------------------------------------------------------------------------
 
     async def unload(self) -> None:
-        """A topic is told to move."""
+        """A topic is told to move. Perhaps it moves on before its new owner has heard of that."""
         office = self._office()
         topics = [name for name, _ in office.registry.list_topics(NAMESPACE, "", TOPICS_MAX)] if office else []
         if office is not None and topics:
             destination = self._random.choice((None, *(node.name for node in self._cluster.brokers)))
-            order = PlacementMethods(office).unload(topic=self._random.choice(topics), destination=destination)
-            await self._order("unload", order)
+            topic = self._random.choice(topics)
+            await self._order("unload", PlacementMethods(office).unload(topic=topic, destination=destination))
+            apart = drawn_apart(self._random)
+            if destination is not None and apart.random() < MOVES_ON_SHARE:
+                await self._move_on(topic, destination, apart)
+
+    async def _move_on(self, topic: str, late: str, random: Random) -> None:
+        """What the coordinator says to a broker over that one's link waits, and a topic has to leave that broker."""
+        network, coordinator = self._cluster.network, self._cluster.coordinator.name
+        seconds = 0.05 + 0.5 * random.random()
+        for connection in network.connections.values():
+            asked, accepted = connection.ends
+            if (asked.host, accepted.host) == (late, coordinator):
+                network.hold(connection, seconds, coordinator)
+        await asyncio.sleep(seconds * random.random())
+        if (office := self._office()) is not None:
+            await self._order("unload again", PlacementMethods(office).unload(topic=topic))
 
     async def move_slot(self) -> None:
         """A slot in which something lies is told to move."""

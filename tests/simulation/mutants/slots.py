@@ -66,6 +66,24 @@ def _grant_what_is_about_to_move(stack: ExitStack) -> None:
     replace(stack, SlotWishes, "may_move", lambda self, slot: slot in self.held)
 
 
+def _end_a_release_with_what_it_overtook(stack: ExitStack) -> None:
+    """Any new entry ends a release, also the one that the release is about. Then grants from before it count."""
+
+    def changing(self: Ownership, changed: SlotRows) -> None:
+        table = self.topics.table
+        for slot in changed.entries:
+            self._released_slots.pop(slot, None)
+            for topic in table.of_slot(slot):
+                topic.released = 0
+        for full_name in changed.exceptions:
+            if (found := table.find(full_name)) is not None:
+                found.released = 0
+        slots_changed(self, changed)
+
+    slots_changed = Ownership.slots_changed
+    replace(stack, Ownership, "slots_changed", changing)
+
+
 SLOTS = (
     Mutant("delta lost", "members are not told of some changes of slots", "I8", _lose_changes, "cluster"),
     Mutant("same slot epoch", "a slot moves without a higher epoch", "I2", _keep_the_epoch_of_a_slot, "cluster"),
@@ -95,6 +113,13 @@ SLOTS = (
         "an owner that released a slot gets grants until the next one is stored",
         "I16",
         _grant_what_is_about_to_move,
+        "cluster",
+    ),
+    Mutant(
+        "release overtaken",
+        "a release ends with the change of slots that it overtook",
+        "I16",
+        _end_a_release_with_what_it_overtook,
         "cluster",
     ),
 )

@@ -126,14 +126,15 @@ class Network:
         for end in connection.ends:
             end.send_mark(RESET)
 
-    def hold(self, connection: "Connection", seconds: float) -> None:
+    def hold(self, connection: "Connection", seconds: float, sender: str | None = None) -> None:
         """What is written to a connection from now on arrives after so many seconds at the earliest, in both
-        directions, as after a lost packet. Other connections, also of the same hosts, go on: what is sent later there
-        arrives earlier.
+        directions, as after a lost packet. With `sender` only what this host writes. Other connections, also of the
+        same hosts, go on: what is sent later there arrives earlier.
         """
         self.disturbances.until(connection.number, self._loop.now + seconds + SETTLING_S)
         for end in connection.ends:
-            end.hold_until(self._loop.now + seconds)
+            if sender is None or end.host == sender:
+                end.hold_until(self._loop.now + seconds)
 
     def slow_down(self, host: str, seconds: float) -> None:
         """A host's packets take up to so much longer, until `speed_up`."""

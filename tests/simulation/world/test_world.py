@@ -277,7 +277,8 @@ async def test_what_a_connection_is_held_up_with_is_overtaken_by_another(world: 
     await second.spawn(world.loop.create_server(accept, "b", 1), "listen")
     ends = [await first.spawn(world.loop.create_connection(Peer, "b", 1), "connect") for _ in range(2)]
     await asyncio.sleep(1)
-    world.network.hold(next(iter(world.network.connections.values())), 2.0)
+    connection = next(iter(world.network.connections.values()))
+    world.network.hold(connection, 2.0)
     ends[0][0].write(b"earlier")
     await asyncio.sleep(1)
     ends[1][0].write(b"later")
@@ -285,6 +286,12 @@ async def test_what_a_connection_is_held_up_with_is_overtaken_by_another(world: 
     assert b"".join(order) == b"later"
     await asyncio.sleep(1)
     assert b"".join(order) == b"laterearlier"
+    for sender, heard in (("b", b"now"), ("a", b"")):  # only what this one writes is held up
+        order.clear()
+        world.network.hold(connection, 2.0, sender)
+        ends[0][0].write(b"now")
+        await asyncio.sleep(1)
+        assert b"".join(order) == heard
 
 
 def test_a_slow_host_hears_two_connections_in_any_order() -> None:

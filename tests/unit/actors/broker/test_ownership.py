@@ -24,7 +24,7 @@ SLOT = slot_of(NAME, SLOTS)
 ME = SlotOwner("broker-1", "1")
 OTHER = SlotOwner("broker-2", "1")
 START = 1 << EPOCH_SHIFT
-"""The first coordinator numbers its grants and releases from here on."""
+"""The first coordinator numbers its entries, grants and releases from here on."""
 
 
 class Link:
@@ -53,14 +53,18 @@ class Link:
 
     async def slot_topics(self, *, slots: list[int]) -> GrantPage:
         self.questions.append(slots)
-        if self.away:
-            self.away -= 1
-            raise CoordinatorUnavailable("away")
+        self.check_away()
         granted = self.granted.get(slots[0], [])
         await self.answer.wait()
         return GrantPage(granted, 1)
 
+    def check_away(self) -> None:
+        if self.away:
+            self.away -= 1
+            raise CoordinatorUnavailable("away")
+
     async def assign(self, *, topic: str, create: bool) -> Owner:
+        self.check_away()
         entry = self.slots.entry_of(TopicName.parse(topic))
         assert entry.owner is not None
         return Owner(*entry.owner, entry.epoch, "", grant(entry.epoch, 100, topic))
@@ -144,8 +148,27 @@ async def test_a_grant_from_before_a_release_is_void_and_a_later_one_ends_the_re
         assert not front.topics.owns(NAME.full)
         await ownership.take_topics(grants=[grant(5, 21)])
         await until(lambda: NAME.full in front.topics.loaded)
-        link.give(ME, 8)
+        link.give(ME, START + 30)
         assert not front.topics.owns(NAME.full) and ownership.owns(NAME)
+        await ownership.close()
+
+
+@pytest.mark.parametrize("released", ["slot", "topic", "topic that moved alone"])
+async def test_a_release_that_overtakes_the_change_of_slots_that_it_is_about_still_counts(released: str) -> None:
+    """The coordinator gave the slot or topic to this broker, made a grant, and wants it back, in this order."""
+    entry = SlotEntry(ME, START + 5)
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(OTHER, 4)
+        claim = asyncio.create_task(ownership.claimed(owner(grant(START + 5, 10))))
+        await asyncio.sleep(0)
+        slots, topics = ([SLOT], []) if released == "slot" else ([], [NAME.full])
+        await ownership.release(number=START + 20, slots=slots, topics=topics)
+        link.away = 1
+        link.tell(SlotRows({}, {NAME.full: entry}) if released == "topic that moved alone" else SlotRows({SLOT: entry}))
+        assert not await claim and not front.topics.owns(NAME.full) and not ownership.owns(NAME)
+        link.granted[SLOT] = [grant(START + 5, 30)]  # it stays here after all
+        await until(lambda: NAME.full in front.topics.loaded and ownership.owns(NAME))
         await ownership.close()
 
 
