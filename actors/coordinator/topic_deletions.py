@@ -12,10 +12,10 @@ States of one topic, and what is stored in each:
 - existing → asked: a caller requested it, in this coordinator's memory. From here on nobody gets a grant for the topic,
   and it is neither looked up, nor created, nor grown. Callers get ServiceUnitNotReady, as for Pulsar's fenced topics,
   and try again.
-- asked → existing: not forced, and an owner still has clients (NotAllowedError) or does not answer. Owners that had
-  closed their partitions already are given new grants. For an inactive topic each owner looks again whether that holds,
-  in the step in which it closes its partition. Of a partition that is not loaded that is known only if it has no chain
-  record: then no broker ever opened it.
+- asked → existing: not forced, and an owner still has clients (NotAllowedError), or does not answer, or has just gone.
+  Owners that had closed their partitions already are given new grants. For an inactive topic each owner looks again
+  whether that holds, in the step in which it closes its partition. Of a partition that is not loaded that is known only
+  if it has no chain record: then no broker ever opened it.
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
 - marked → gone: for each group of partitions: have brokers delete the stored data, under an epoch greater than all
   before (`managed.deletion`). Then end its exceptions, delete its policies and schemas, last its record. There is no
@@ -27,6 +27,11 @@ chain record in one transaction with that test. So once the record is marked no 
 after a pause, a restart or a late answer. A broker that has had the topic open since before is fenced by the deletion.
 It does not matter how long the deletion takes. A topic that is created again is opened under an epoch greater than that
 of the deletion, which therefore spares it.
+
+Why no owner is left out. An owner that is not alive may be on its way to this coordinator, which is young. It has the
+topic open, perhaps with clients, and would keep it: nobody would tell it later. So it is waited for, before the
+question to owners and before each group. The wait ends when it is back. Or its slot has another owner, and this is
+stored: then it gives its grants up as soon as it hears of that, from whichever coordinator.
 
 Why an owner that closed its partition keeps it closed. Each request to close has a number from the counter of grants.
 The broker refuses grants with a lower one, however late they arrive. A new owner gets none.
@@ -146,6 +151,9 @@ class TopicDeletions(TopicDeletionContract):
                 if inactive and len(members) > 1:
                     await self._check_inactive(members)  # before any of them is closed in vain
                     self._registry.members(name)
+                elif not (inactive or force):
+                    await self._owners(members)  # before the topic is closed to clients
+                    self._registry.members(name)
                 deletion = self._begin(name)
                 if not force:
                     await self._ask_owners(deletion, inactive=inactive)
@@ -210,11 +218,11 @@ class TopicDeletions(TopicDeletionContract):
         opened = dict.fromkeys(await self._opened(topics)) if inactive else {}
 
         async def release(topic: str) -> None:
+            released[topic] = None  # without an owner, too: the next one may come, and gets no grant yet
             owner = self._owner_of(topic)
-            if owner is None and topic in opened:
+            if owner is None and (topic in opened or (not inactive and self._is_away(topic))):
                 raise ServiceUnitNotReady(f"the owner of {topic} is gone, so it is not known who uses it")
             if owner is not None:
-                released[topic] = None
                 number = self._placement.take_epoch()
                 await self._broker_calls.of(owner).unload(topic=topic, number=number, inactive=topic in opened)
 
@@ -255,6 +263,20 @@ class TopicDeletions(TopicDeletionContract):
         """The live broker that owns a topic."""
         return self._placement.live_owner(TopicName.parse(topic))
 
+    def _is_away(self, topic: str) -> bool:
+        """Whether a topic has an owner that is not alive. This coordinator may not have heard of it yet."""
+        entry = self._placement.table.entry_of(TopicName.parse(topic))
+        return entry.owner is not None and not self._placement.is_settled(entry)
+
+    async def _owners(self, topics: Sequence[str]) -> dict[str, str | None]:
+        """The owners of topics, as soon as each is alive; None for a topic that nobody has owned.
+
+        May take long (an owner is away): the caller bounds it. Raises ServiceUnitNotReady without a broker.
+        """
+        while away := next((topic for topic in topics if self._is_away(topic)), None):
+            await self._placement.owner(TopicName.parse(away))
+        return {topic: self._owner_of(topic) for topic in topics}
+
     # -- deleting ----------------------------------------------------------------------------------------------------
 
     async def _finish(self, deletion: _Deletion) -> None:
@@ -292,10 +314,10 @@ class TopicDeletions(TopicDeletionContract):
         await self._registry.delete(name)
 
     async def _remove_group(self, group: Sequence[str]) -> None:
-        owners = {topic: self._owner_of(topic) for topic in group}
         keys = [metadata_keys.managed_ledger(TopicName.parse(topic).path) for topic in group]
         records = await self._store.get_many(keys)
         stored = [topic for topic, record in zip(group, records, strict=True) if record is not None]
+        owners = await self._owners(group)  # the last thing before they are told
         if stored:
             await self._delete_data({topic: owners[topic] for topic in stored})
         await self._close_others({topic: owner for topic, owner in owners.items() if topic not in stored})
@@ -311,14 +333,14 @@ class TopicDeletions(TopicDeletionContract):
             await self._broker_calls.of(owner).release(number=number, slots=[], topics=topics)
 
     async def _delete_data(self, owners: Mapping[str, str | None]) -> None:
-        """Have brokers delete what these topics store: the former owner, if it is alive, else any."""
+        """Have brokers delete what these topics store: their owners, and any broker where nobody has owned them."""
         brokers = [session.node_id for session in self._membership.of_role(ROLE_BROKER)]
         if not brokers:
             raise ServiceUnitNotReady("no live broker can delete the topic's data: start a broker")
         shares: dict[str, list[tuple[str, int]]] = {}
         for topic, owner in owners.items():
             self._turn += 1
-            broker = owner if owner in brokers else brokers[self._turn % len(brokers)]
+            broker = owner if owner is not None else brokers[self._turn % len(brokers)]
             shares.setdefault(broker, []).append((topic, self._placement.take_epoch()))
         outcomes = await asyncio.gather(
             *(self._broker_calls.of(broker).delete_topics(topics=share) for broker, share in shares.items()),

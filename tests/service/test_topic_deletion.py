@@ -4,13 +4,17 @@ The brokers only take notes; `Member.load` stores what a broker stores when it o
 """
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from magnetar.actors.coordinator import topic_deletions
+from magnetar.actors.members.coordinator_link import LinkState
 from magnetar.protocol.errors import (
     ConditionFailed,
+    CoordinatorUnavailable,
     NotAllowedError,
     OutcomeUnknown,
     ServiceUnitNotReady,
@@ -18,10 +22,13 @@ from magnetar.protocol.errors import (
 )
 from magnetar.protocol.slots import slot_of
 from magnetar.protocol.topics import TopicName
+from magnetar.runtime.rpc.finder import ServerFinder
+from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.epoch_guard import EpochMetadataStore
 from magnetar.storage.metadata.store import Guard, Write, WriteResult
 from support.servers.coordination import (
+    FAST,
     PREFIX,
     SLOTS,
     Coordination,
@@ -34,6 +41,8 @@ from support.servers.coordination import (
 
 TOPIC = PREFIX + "t"
 RECORD = metadata_keys.topic("persistent/public/default/t")
+PATIENT = dataclasses.replace(FAST, session_timeout_s=8.0)
+"""A coordinator that waits longer for brokers than these tests take."""
 PARTS = (metadata_keys.TOPICS_PREFIX, metadata_keys.ASSIGNMENTS_PREFIX, metadata_keys.MANAGED_PREFIX)
 
 
@@ -246,6 +255,76 @@ async def test_a_topic_that_was_moved_alone_lies_in_its_slot_when_it_is_created_
         await create(cluster, "t")
         found = await one.client.call("assign", topic=TOPIC)
         assert found["broker"] == home and found["epoch"] > alone
+
+
+# -- owners that have not come back to a new coordinator ---------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def one_is_late(
+    settings: Settings = PATIENT,
+) -> AsyncIterator[tuple[Coordination, Member, Member, asyncio.Event]]:
+    """A topic whose partitions two brokers have opened, then another coordinator, which the second broker does not find
+    before the event."""
+    async with coordination(settings) as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t", 2)
+        await assign_all(cluster, "t", 2)
+        await eventually(lambda: len(one.owned()) == len(two.owned()) == 1)
+        for member in (one, two):
+            await member.load(member.owned()[0])
+        found = asyncio.Event()
+
+        async def locate() -> tuple[str, int]:
+            if not found.is_set():
+                raise CoordinatorUnavailable("this broker is cut off")
+            return await cluster.locate()
+
+        two.client._finder = ServerFinder(locate, two.client._finder._open)
+        await cluster.coordinator.close()
+        await cluster.start_coordinator()
+        await eventually(lambda: one.client.state is LinkState.REGISTERED)
+        yield cluster, one, two, found
+
+
+async def test_clients_of_an_owner_that_is_on_its_way_keep_the_topic() -> None:
+    async with one_is_late() as (cluster, one, two, found):
+        two.rpc.unload_error = NotAllowedError("in use")
+        deletion = asyncio.create_task(one.client.call("delete_topic", topic=TOPIC, timeout_s=30))
+        await asyncio.wait([deletion], timeout=0.2)
+        found.set()
+        with pytest.raises(NotAllowedError):
+            await deletion
+        assert len(await parts(cluster)) == 3 and not one.rpc.deleted + two.rpc.deleted
+
+
+@pytest.mark.parametrize("force", [False, True])
+async def test_an_owner_that_is_on_its_way_deletes_its_own(force: bool) -> None:
+    """Another broker would leave it with the topic open."""
+    async with one_is_late() as (cluster, one, two, found):
+        own = two.owned()
+        deletion = asyncio.create_task(one.client.call("delete_topic", topic=TOPIC, force=force, timeout_s=30))
+        await asyncio.wait([deletion], timeout=0.2)
+        found.set()
+        await deletion
+        assert [topic for topic, _ in two.rpc.deleted] == own
+        assert await parts(cluster) == []
+
+
+async def test_an_owner_that_does_not_come_loses_the_topic_before_it_is_deleted() -> None:
+    async with one_is_late(FAST) as (cluster, one, two, _):
+        own = two.owned()[0]
+        await one.client.call("delete_topic", topic=TOPIC, timeout_s=30)
+        owner = cluster.coordinator.office.placement.table.entry_of(TopicName.parse(own)).owner
+        assert owner is not None and owner.broker == one.node_id
+        assert len(one.rpc.deleted) == 2 and await parts(cluster) == []
+
+
+async def test_a_topic_that_nobody_has_owned_needs_no_broker_to_be_deleted() -> None:
+    async with coordination() as cluster:
+        await create(cluster, "t", 2)
+        await cluster.coordinator.office.deletions.delete_topic(topic=TOPIC)
+        assert await parts(cluster) == []
 
 
 # -- topics that nobody uses -------------------------------------------------------------------------------------------

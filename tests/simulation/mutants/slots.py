@@ -7,6 +7,7 @@ from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.coordinator.member_lists import MemberLists
 from magnetar.actors.coordinator.placement import SlotPlacement, SlotWishes
 from magnetar.actors.coordinator.rebalancing import Rebalancer
+from magnetar.actors.coordinator.topic_deletions import TopicDeletions
 from magnetar.actors.members.coordinator_link import CoordinatorClient
 from magnetar.actors.slots.pages import SlotPages
 from magnetar.storage.metadata.slot_rows import SlotRows
@@ -84,6 +85,11 @@ def _end_a_release_with_what_it_overtook(stack: ExitStack) -> None:
     replace(stack, Ownership, "slots_changed", changing)
 
 
+def _delete_without_the_owner(stack: ExitStack) -> None:
+    """An owner that has not come back to a new coordinator counts as none."""
+    replace(stack, TopicDeletions, "_is_away", lambda self, topic: False)
+
+
 SLOTS = (
     Mutant("delta lost", "members are not told of some changes of slots", "I8", _lose_changes, "cluster"),
     Mutant("same slot epoch", "a slot moves without a higher epoch", "I2", _keep_the_epoch_of_a_slot, "cluster"),
@@ -121,5 +127,12 @@ SLOTS = (
         "I16",
         _end_a_release_with_what_it_overtook,
         "cluster",
+    ),
+    Mutant(
+        "owner left out",
+        "a topic is deleted before its owner has come back to a new coordinator",
+        "I16",
+        _delete_without_the_owner,
+        "recreating",
     ),
 )

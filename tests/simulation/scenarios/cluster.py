@@ -29,6 +29,7 @@ from ..checkers.acknowledge_watch import AcknowledgeWatch
 from ..checkers.apart import copies_are_apart
 from ..checkers.copies_agree import copies_agree
 from ..checkers.cursor_watch import CursorWatch
+from ..checkers.deletion_watch import DeletionWatch
 from ..checkers.delivery_watch import DeliveryWatch
 from ..checkers.history import History
 from ..checkers.leave_watch import LeaveWatch
@@ -58,7 +59,7 @@ from ..workloads.unopenable import Unopenable
 from ..workloads.watching import Watching
 from ..workloads.workload import Workload
 from ..world.chance import drawn_apart
-from ..world.cluster import Node, SimCluster, draw_settings
+from ..world.cluster import SLOTS, Node, SimCluster, draw_settings
 from ..world.harness import Outcome, Prepared, run_seed
 from ..world.loop import SimLoop
 from ..world.transcript import Transcript
@@ -465,6 +466,9 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     rest_watch.install(stack)
     cluster.on_record.append(rest_watch.metadata_changed)
     ReleaseWatch(history, partial(broker_of, cluster)).install(stack)
+    deletion_watch = DeletionWatch(history, cluster.records, SLOTS, partial(broker_of, cluster))
+    deletion_watch.install(stack)
+    cluster.on_record.append(deletion_watch.metadata_changed)
     publish_watch.install(history, stack)
     StallWatch(history).install(stack)
 

@@ -23,6 +23,7 @@ from ..workloads.keeping import Keeping
 from ..workloads.leaving import Leaving
 from ..workloads.loading import Loading
 from ..workloads.numbered import Numbered
+from ..workloads.recreating import Recreating
 from ..workloads.registering import Registering
 from ..workloads.restarting import Restarting
 from ..workloads.resting import Resting
@@ -58,6 +59,7 @@ Harmed = Callable[[], list[str]]
 COMPACTING = "compacting"
 RESTORING = "restoring"
 WATCHING = "watching"
+RECREATING = "recreating"
 """These only where they are asked for: a share of all runs has them anyway."""
 Making = Callable[[SimCluster, History, Random], list[Workload]]
 
@@ -122,6 +124,7 @@ FURTHER: dict[str, Making] = {
     RESTING: _one(Resting, "rester"),
     COMPACTING: _one(Compacting, "compactor-too", "compacted-too"),
     WATCHING: _one(Watching, "onlooker"),
+    RECREATING: _one(Recreating, "recreator-too", "fleeting-too"),
     TAILING: _one(Tailing, "tailer", "tailed"),
     WITHHOLDING: _one(Withholding, "withholder", "withheld"),
     VIEWING: _one(Viewing, "viewer", "viewed"),
@@ -135,4 +138,4 @@ BESIDES = {
     WITHHOLDING: WITHHOLDING_SHARE,
     VIEWING: VIEWING_SHARE,
 }
-KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING, WATCHING)
+KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING, WATCHING, RECREATING)

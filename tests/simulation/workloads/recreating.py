@@ -8,6 +8,9 @@ topic's record in the metadata says what must become of its messages, and of all
 the record was last removed must not be there (I2); what was sent after the record was last created and acknowledged has
 to be there (I1), unless the record was marked for deletion since. Only a durable subscription keeps messages: in the
 end one is made before the last messages are sent, and I1 is asked of what was sent after it.
+
+In some runs the coordinator dies a moment after a deletion was ordered. The next one goes on with it, or is asked
+again, while brokers are still on their way to it.
 """
 
 import asyncio
@@ -25,11 +28,16 @@ from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.store import Versioned, unpack
 
 from ..checkers.history import History
+from ..world.chance import drawn_apart
 from ..world.cluster import CLUSTER_ID, KEYS, SimCluster
 from .reading import read_log
 from .workload import Workload
 
 DELETE_TIMEOUT_S = 20.0
+CRASHES_SHARE = 0.5
+CRASHES_MAX = 4
+"""Deletions may go on for long after the faults: more would keep other work of the coordinator from its end."""
+CRASH_WITHIN_S = 0.06
 STRAGGLER_PACE_S = 0.1
 STRAGGLER = "straggler"
 KEEPER = "keeper"
@@ -44,6 +52,8 @@ class Recreating(Workload):
         self._generation = 0
         self._partitions = random.choice((0, 0, 2, 3))
         self._straggles = random.random() < 0.5
+        self._apart = drawn_apart(random)
+        self._crashes_left = self._apart.randint(1, CRASHES_MAX) if self._apart.random() < CRASHES_SHARE else 0
         self._key = metadata_keys.topic(TopicName.parse(topic).path)
         self._created_at = self._removed_at = 0.0
         self._kept_since = float("inf")
@@ -151,6 +161,10 @@ class Recreating(Workload):
         if self._straggles and not self.stopping:
             producer = await self.again(partial(self.client.create_producer, self.topic, send_timeout_millis=3000))
             straggler = asyncio.create_task(self._straggle(producer))
+        if self._crashes_left and not self.stopping and self._apart.random() < 0.7:
+            self._crashes_left -= 1
+            delay_s = self._apart.random() * CRASH_WITHIN_S
+            asyncio.get_running_loop().call_later(delay_s, self.crash_coordinator, "a topic is deleted")
         await self.again(self._delete_once)
         self.history.counts["topics deleted"] += 1
         self._generation += 1

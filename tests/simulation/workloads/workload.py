@@ -120,6 +120,14 @@ class Workload:
         self.history.counts[f"{name} failed: {type(error).__name__}"] += 1
         return False, None
 
+    def crash_coordinator(self, when: str) -> None:
+        """Kill the coordinator. The next one begins at once."""
+        node = self.cluster.coordinator
+        if node.ready:
+            self.history.counts[f"coordinator dies while {when}"] += 1
+            self.cluster.stop(node)
+            self.cluster.begin(node)
+
     # -- for steps ---------------------------------------------------------------------------------------------------
 
     async def again(self, attempt: Callable[[], Awaitable[Any]]) -> Any:
