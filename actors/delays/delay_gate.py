@@ -15,7 +15,8 @@ Invariants:
 - A held entry is in front of its dispatcher's read position, and neither pending nor in the replay set.
 - One timer runs, while something is held that is not due. It fires at the first time. In strict mode it fires at most
   once per tick. It looks again after `LOOK_MAX_S` at the latest, so a clock that was set is noticed.
-- What is due and cannot be sent waits here without a timer: the permits of a consumer wake dispatch.
+- What is due and was not asked for waits here without a timer. Its dispatcher has others to send, no able consumer, or
+  no room. Each of these ends with a wake.
 
 Memory: a gate with a *spill* (`buckets`) keeps a bounded number of entries here. It stores the others in buckets, and
 reads them back in time. The read position may be in front of entries that are in buckets. They are held all the
@@ -110,9 +111,9 @@ class Delays:
     def due(self, count: int) -> list[HeldEntry]:
         """Up to so many entries whose time has come and that are not acknowledged."""
         upto_ms, first_ms = self._held_upto_ms(), self._entries.first_ms
-        if self._spill is not None and self._spill.count:
-            self._spill.fetch(self._due_upto_ms(), behind=first_ms is not None and first_ms <= upto_ms)
         if first_ms is None or first_ms > upto_ms:
+            if self._spill is not None and self._spill.count:
+                self._spill.fetch(self._due_upto_ms(), behind=False)
             if first_ms is not None and first_ms < self._target_ms:
                 self._set_timer()  # the policy is active again, or its tick is shorter
             return []
@@ -124,7 +125,11 @@ class Delays:
                 break
             found += [(position, slot) for _, position, slot in taken if not self._cursor.is_acknowledged(position)]
             dropped += len(taken)
-        self._set_timer(again=not found)
+        # A caller that gets fewer than it wants may not ask again. So the rest must come by itself.
+        if self._spill is not None and self._spill.count:
+            first_ms = self._entries.first_ms
+            self._spill.fetch(self._due_upto_ms(), behind=first_ms is not None and first_ms <= upto_ms)
+        self._set_timer(again=len(found) < count and dropped >= DROPPED_MAX)
         return found
 
     def passed(self, *, all_held: bool) -> None:

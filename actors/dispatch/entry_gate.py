@@ -41,7 +41,8 @@ class EntryGate(Protocol):
         ...
 
     def due(self, count: int) -> list[HeldEntry]:
-        """Up to so many entries whose time has come. The gate does not hold them from now on."""
+        """Up to so many entries whose time has come. The gate does not hold them from now on. When it gives fewer, it
+        wakes dispatch for the others. Else the dispatcher has to ask again."""
         ...
 
     def passed(self, *, all_held: bool) -> None:

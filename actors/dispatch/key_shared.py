@@ -375,11 +375,23 @@ class KeySharedDispatcher(SharedDispatcher):
         return self._ranges.select(self._ranges.slot_of(key_hash(metadata)))
 
     def _release_due(self, gate: EntryGate) -> None:
-        """Entries whose time has come wait for the consumers of their slots, as far as that many may wait."""
-        room = min(self._limits.read_entries_max, self._look_ahead_max() - len(self._waiting))
-        if room > 0:
-            for position, slot in gate.due(room):
+        """Entries whose time has come wait for the consumers of their slots, as far as that many may wait.
+
+        When none of a full portion can go out, the next one follows. It may have entries for a consumer that has
+        permits, and nothing would wake dispatch for them: their time has come already.
+        """
+        room = self._look_ahead_max() - len(self._waiting)
+        while room > 0:
+            count = min(self._limits.read_entries_max, room)
+            due = gate.due(count)
+            for position, slot in due:
                 self._waiting.add(position, slot)
+            if len(due) < count:
+                return
+            able = [consumer for consumer in self.consumers if consumer.able]
+            if not able or any(self._waiting.first(consumer, 1) for consumer in able):
+                return
+            room = self._look_ahead_max() - len(self._waiting)
 
     def _send_unread(
         self, sending: "_Sending", entries: list[Entry], hidden: Mapping[Position, int] | None = None
@@ -456,6 +468,11 @@ class KeySharedDispatcher(SharedDispatcher):
             if slot is not None and self._release(slot):
                 unblocked = True
         return unblocked
+
+    def _wait_no_longer(self, positions: list[Position]) -> bool:
+        before, bound = len(self._waiting), self._look_ahead_max()
+        self._waiting.difference_update(positions)
+        return len(self._waiting) < bound <= before
 
     def held(self) -> set[Position]:
         return super().held().union(self._slots)

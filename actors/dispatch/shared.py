@@ -250,7 +250,8 @@ class SharedDispatcher(Dispatcher):
                         owner, count = other, other.pending.pop(position)
                         break
                 else:
-                    self._replay.discard(position)
+                    if position in self._replay and self._wait_no_longer([position]):
+                        unblocked = True
                     if self._aside:
                         self._aside.pop(position, None)
                     if self._ungated:
@@ -273,11 +274,16 @@ class SharedDispatcher(Dispatcher):
             if held:
                 unblocked |= self.acknowledged(consumer, held)
         waiting = list(takewhile(lambda position: position < first, self._replay))
-        self._replay.difference_update(waiting)
+        unblocked |= self._wait_no_longer(waiting)
         for kept in (self._aside, self._ungated, self._redeliveries):
             for position in [position for position in kept if position < first]:
                 del kept[position]
         return unblocked
+
+    def _wait_no_longer(self, positions: list[Position]) -> bool:
+        """These entries need no delivery, so they leave the replay set. Returns whether others may be read for that."""
+        self._replay.difference_update(positions)
+        return False
 
     def redeliver(self, consumer: AttachedConsumer, positions: list[Position] | None) -> None:
         if positions is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.actors.delays import delay_gate
 from magnetar.actors.delays.delay_gate import Delays
 from magnetar.actors.dispatch.message_counts import MessageCounts
 from magnetar.actors.policies.delayed_delivery import DelayedDelivery
@@ -132,6 +133,33 @@ async def test_acknowledged_entries_are_dropped_when_their_time_comes() -> None:
     gate.passes(10)
     assert gate.delays.due(3) == [((1, 19), 7)]
     assert gate.delays.held == 0
+
+
+async def test_a_look_that_drops_many_leaves_the_rest_to_the_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it finds an entry, for that one may have to wait for its consumer."""
+    monkeypatch.setattr(delay_gate, "DROPPED_MAX", 3)
+    gate = Gate(strict=True)
+    gate.read(*[10] * 20)
+    gate.acknowledged.update((1, number) for number in range(1, 10))
+    gate.passes(10)
+    assert gate.delays.due(3) == [((1, 0), 7)]
+    assert gate.delays._timer is not None
+
+
+async def test_buckets_are_read_on_when_memory_has_given_all_that_is_due() -> None:
+    """Its dispatcher may not ask again: what it got may have to wait for its consumer."""
+    gate = Gate(strict=True)
+    gate.read(10, 10, 5000)
+    fetches: list[bool] = []
+    spill: Any = SimpleNamespace(
+        count=1, next_ms=None, drop_acknowledged=lambda: None, fetch=lambda due_ms, behind: fetches.append(behind)
+    )
+    gate.delays._spill = spill
+    gate.passes(10)
+    fetches.clear()
+    assert gate.delays.due(1) == [((1, 0), 7)]
+    assert gate.delays.due(3) == [((1, 1), 7)]
+    assert fetches == [True, False]
 
 
 async def test_without_the_policy_everything_is_visible_and_due() -> None:

@@ -12,8 +12,9 @@ from magnetar.actors.dispatch.key_shared import KeySharedDispatcher
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import ConsumerAssignError
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
+from magnetar.protocol.sticky_key import sticky_hash
 
-from .test_dispatchers import LIMITS, View, consumer
+from .test_dispatchers import LIMITS, HoldingGate, View, consumer
 
 MANY = LIMITS._replace(look_ahead_max=1000)
 
@@ -200,6 +201,82 @@ def test_the_bound_of_look_ahead_is_pulsars(limits, expected):
     dispatcher = key_shared(limits=LIMITS._replace(**limits))
     two(dispatcher)
     assert dispatcher._look_ahead_max() == expected
+
+
+class DueGate(HoldingGate):
+    """Holds nothing back, and has entries whose time has come: with their slots, in the order of their times."""
+
+    def __init__(self, *due):
+        super().__init__({})
+        self.waiting = list(due)
+
+    def due(self, count):
+        taken, self.waiting = self.waiting[:count], self.waiting[count:]
+        return taken
+
+
+def let_be_due(dispatcher, entries):
+    """These entries were read and held, and are due now. Returns their gate."""
+    gate = dispatcher.gate = DueGate(
+        *[(position, dispatcher._ranges.slot_of(sticky_hash(body))) for position, body in entries]
+    )
+    dispatcher.read_position = (1, entries[-1][0][1] + 1)
+    return gate
+
+
+@pytest.mark.promise("19.3")
+@pytest.mark.parametrize("permits", [0, 100])
+def test_due_entries_that_wait_do_not_stop_those_that_are_due_behind(permits):
+    """Of those that become due at a time, none may go out: their consumer has no permits, or their key drains."""
+    dispatcher = key_shared(limits=MANY._replace(read_entries_max=2))
+    first, second = two(dispatcher)
+    dispatcher.remove(second)
+    entries = keyed("3", "3", *("3" if permits else "0") * 5, "4")
+    assert run(dispatcher, entries[:1]) == [("c1", 0)]
+    dispatcher.add(second)
+    first.permits = permits
+    gate = let_be_due(dispatcher, entries[1:])
+    assert run(dispatcher, entries) == [("c2", 7)]
+    assert (len(dispatcher._waiting), gate.waiting) == (6, [])
+
+
+def test_due_entries_wait_in_the_gate_while_others_are_read_or_look_ahead_is_full():
+    dispatcher = key_shared(limits=LIMITS._replace(read_entries_max=2, look_ahead_max=3))
+    first, _second = two(dispatcher)
+    gate = let_be_due(dispatcher, keyed(*"003344"))
+    assert dispatcher.next_read((1, 5)).positions == ((1, 0), (1, 1))
+    assert len(gate.waiting) == 4
+    first.permits = 0
+    assert dispatcher.next_read((1, 5)).positions == ((1, 2),)
+    assert len(gate.waiting) == 3
+
+
+def test_due_entries_stay_in_the_gate_while_nobody_can_get_any():
+    dispatcher = key_shared(limits=MANY._replace(read_entries_max=2))
+    two(dispatcher, permits=0)
+    gate = let_be_due(dispatcher, keyed(*"000333"))
+    assert dispatcher.next_read((1, 5)) is None
+    assert len(gate.waiting) == 4
+
+
+@pytest.mark.parametrize("passed", [False, True])
+def test_dispatch_goes_on_when_an_entry_that_filled_look_ahead_is_acknowledged(passed):
+    """It was given back, and its consumer acknowledges it late, or it expires."""
+    view = View()
+    dispatcher = key_shared(view, limits=LIMITS._replace(look_ahead_max=2, read_entries_max=1))
+    first, _second = two(dispatcher)
+    entries = keyed("0", "0", "3")
+    assert [step(dispatcher, entries) for _ in range(2)] == [[("c1", 0)], [("c1", 1)]]
+    first.permits = 0
+    dispatcher.redeliver(first, None)
+    assert step(dispatcher, entries) is None
+    if passed:
+        view.acknowledge([(1, 0)])
+        assert dispatcher.passed() is True
+    else:
+        assert acknowledge(dispatcher, first, 0) is True
+    assert run(dispatcher, entries) == [("c2", 2)]
+    assert acknowledge(dispatcher, first, 1) is False, "there was room already"
 
 
 # -- redelivery --------------------------------------------------------------------------------------------------------
