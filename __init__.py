@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from . import schema as schema
     from . import spark as spark
     from . import tableview as tableview
+    from .bulk.local_read import arrow_batches as arrow_batches  # pyright: ignore[reportUnknownVariableType]
+    from .bulk.local_read import to_arrow as to_arrow  # pyright: ignore[reportUnknownVariableType] (pyarrow has none)
+    from .bulk.local_read import to_pandas as to_pandas
     from .client.aio.client import AsyncClient as AsyncClient
     from .client.aio.consumer import AsyncConsumer as AsyncConsumer
     from .client.aio.producer import AsyncProducer as AsyncProducer
@@ -102,6 +105,7 @@ if TYPE_CHECKING:
 
 
 _HOMES: dict[str, tuple[str, ...]] = {
+    "bulk.local_read": ("arrow_batches", "to_arrow", "to_pandas"),
     "client.aio.consumer": ("AsyncConsumer",),
     "client.aio.producer": ("AsyncProducer",),
     "client.blocking.client": ("Client",),

@@ -41,6 +41,9 @@ def broker_id(number: int) -> str:
     return f"{ROLE_BROKER}-{number}"
 
 
+READ_CREDENTIALS_PATH = "/admin/v2/read-credentials"
+"""The admin's path of what a bulk reader needs."""
+
 TLS_PORT = 6651
 """Pulsar's port for TLS. A broker without TLS there would leave clients with `pulsar+ssl://` without an answer."""
 

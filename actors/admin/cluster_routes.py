@@ -7,10 +7,11 @@ from aiohttp import web
 from ...protocol.cluster_status import ClusterView, DesiredView, MemberStatus
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, KeyExists, NoSuchKey, ServiceUnitNotReady
 from ...protocol.lenient_values import as_text, as_whole
-from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
+from ...protocol.names import READ_CREDENTIALS_PATH, ROLE_BOOKIE, ROLE_BROKER
 from ...protocol.plain_values import is_list, is_text_map
 from ...protocol.topics import NON_PERSISTENT, PERSISTENT
 from ...runtime.metrics import Metrics
+from ...runtime.rpc.keys import Keys
 from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import pages
 from .policy_routes import policies_in, properties_in, shown
@@ -396,6 +397,37 @@ def _writable(status: ClusterView) -> int:
         for member in status["members"]
         if member["role"] == ROLE_BOOKIE
     )
+
+
+READING_SHAPE = object_of(clusterId=TEXT, coordinator=object_of(host=TEXT, port=NATURAL), keys=map_of(TEXT))
+
+
+class ReadingRoutes:
+    """What a process outside of Ray needs to read topics in bulk, straight from the bookies."""
+
+    def __init__(self, owners: Owners, keys: Keys) -> None:
+        self._ask = owners.coordinator.ask
+        self._keys = keys.reader().calling_keys
+
+    def routes(self) -> list[Route]:
+        return [get(READ_CREDENTIALS_PATH, self.read_credentials, READING_SHAPE)]
+
+    async def read_credentials(self, request: web.Request) -> web.Response:
+        """Return where the coordinator listens, and the keys of a bulk reader in hexadecimal.
+
+        They let their holder read every topic, as a consumer can, and change nothing.
+        """
+        status = await self._ask.status()
+        coordinator = status["coordinator"]
+        answer = json_answer(
+            {
+                "clusterId": status["cluster_id"],
+                "coordinator": {"host": coordinator["host"], "port": coordinator["port"]},
+                "keys": {role: key.hex() for role, key in self._keys.items()},
+            }
+        )
+        answer.headers["Cache-Control"] = "no-store"
+        return answer
 
 
 DESIRED = "/admin/v2/desired-state"

@@ -38,7 +38,7 @@ from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient
 from ..members.peer_calls import MemberCalls
 from .broker_routes import BrokerRoutes
-from .cluster_routes import ClusterRoutes, DesiredRoutes
+from .cluster_routes import ClusterRoutes, DesiredRoutes, ReadingRoutes
 from .message_routes import MessageRoutes
 from .namespace_routes import NamespaceRoutes
 from .openapi import OpenApiRoutes
@@ -323,6 +323,7 @@ class AdminService:
             ClusterRoutes(settings, owners, self._metrics),
             BrokerRoutes(settings, owners),
             DesiredRoutes(owners),
+            ReadingRoutes(owners, keys),
             NamespaceRoutes(settings, owners),
             PolicyRoutes(settings, owners),
             QuotaRoutes(settings, owners),

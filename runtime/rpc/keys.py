@@ -12,7 +12,7 @@ A limit: all nodes of a role share its accepting key. The keys of one bookie let
 caller, and to callers as another bookie. They do not work at the coordinator, so the thief can neither register nor
 write metadata.
 
-Readers come and go under any name, so they share one set of keys, which the coordinator gives out.
+Readers come and go under any name, so they share one set of keys, which the coordinator and the admin give out.
 """
 
 import hashlib
@@ -61,6 +61,10 @@ class Keys(Protocol):
         """The same key as the acceptor `ours` derives it for `caller`. Raises HandshakeRefused if it cannot."""
         ...
 
+    def reader(self) -> "NodeKeys":
+        """The keys for a process that may read in bulk. Raises HandshakeRefused if this process gives out none."""
+        ...
+
 
 @dataclass(frozen=True)
 class NodeKeys:
@@ -72,6 +76,8 @@ class NodeKeys:
     """Empty for a role that accepts no connections."""
     calling_keys: Mapping[str, bytes] = field(repr=False)
     """Role of the acceptor → key."""
+    reader_keys: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
+    """Calling keys of bulk readers, for a process that gives them out."""
 
     def calling(self, ours: Identity, acceptor_role: str) -> bytes:
         key = self.calling_keys.get(acceptor_role)
@@ -83,6 +89,11 @@ class NodeKeys:
         if not self.accepting_key:
             raise HandshakeRefused(f"{ours.role} {ours.node_id} accepts no connections")
         return _calling_key(self.accepting_key, caller.role, caller.node_id)
+
+    def reader(self) -> "NodeKeys":
+        if not self.reader_keys:
+            raise HandshakeRefused(f"{self.role} {self.node_id} gives out no keys for bulk reads")
+        return NodeKeys(ROLE_READER, "", b"", self.reader_keys)
 
 
 class ReadCredentials(TypedDict):
@@ -101,11 +112,14 @@ class RootKeys:
 
     def node(self, role: str, node_id: str) -> NodeKeys:
         """What the process of one node is handed."""
-        calls = {called: _calling_key(self._accepting_key(called), role, node_id) for called in CALLS.get(role, ())}
-        return NodeKeys(role, node_id, self._accepting_key(role) if role in ACCEPTING else b"", calls)
+        accepting_key = self._accepting_key(role) if role in ACCEPTING else b""
+        handed_on = self._calls(ROLE_READER, "") if role == ROLE_ADMIN else {}
+        return NodeKeys(role, node_id, accepting_key, self._calls(role, node_id), handed_on)
+
+    def _calls(self, role: str, node_id: str) -> dict[str, bytes]:
+        return {called: _calling_key(self._accepting_key(called), role, node_id) for called in CALLS.get(role, ())}
 
     def reader(self) -> NodeKeys:
-        """The keys for a process that may read in bulk."""
         return self.node(ROLE_READER, "")
 
     def calling(self, ours: Identity, acceptor_role: str) -> bytes:

@@ -1,4 +1,1 @@
-"""Topics as Spark DataFrames: the plan of a read, its tasks, and the decoding of entries into Arrow.
-
-Left to others: starting Spark (`spark.session`).
-"""
+"""Topics as Spark DataFrames through RayDP: readers on each node, and the blocks that they put."""

@@ -17,80 +17,26 @@ They do not go by themselves when `frame` is forgotten, because frames derived f
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 import asyncio
-import contextlib
 import itertools
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
+from ...bulk.access import ClusterAccess, cluster_access
+from ...bulk.loop_thread import run_apart
+from ...bulk.message_table import SCHEMA
+from ...bulk.planner import PIN_TTL_S, PLAN_TIMEOUT_S, Planner
+from ...bulk.read_plan import PointsInTopic, split
 from ...protocol.errors import InvalidConfiguration
 from ...runtime.environment import Environment
-from .message_table import SCHEMA
-from .planner import PIN_TTL_S, Planner, cluster_access
 from .progress import ReadProgress
-from .range_reader import Block, ClusterAccess
-from .read_plan import PointInTopic, split
-from .reader_pool import ReaderPool
+from .reader_pool import Block, ReaderPool
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-T = TypeVar("T")
-
-Afterwards = Callable[[], Coroutine[object, object, None]]
-
-
-def run_apart(coroutine: Coroutine[object, object, T], afterwards: Afterwards | None = None) -> T:
-    """Run `coroutine` on a loop in a thread of its own, and return what it returns.
-
-    `afterwards` runs on the same loop when the coroutine has ended, also by an error. The caller does not wait for it;
-    the end of the process does. If the wait for the coroutine is interrupted (Ctrl-C), the coroutine is cancelled, and
-    its clean-up and `afterwards` are awaited.
-    """
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(coroutine)
-    ended = threading.Event()
-    task.add_done_callback(lambda _: ended.set())
-    thread = threading.Thread(target=_run, args=(loop, task, afterwards), name="magnetar-read")
-    thread.start()
-    try:
-        ended.wait()
-    except BaseException:
-        with contextlib.suppress(RuntimeError):  # the coroutine has just ended by itself, and the loop is closed
-            loop.call_soon_threadsafe(task.cancel)
-        thread.join()
-        raise
-    if afterwards is None:
-        thread.join()
-    return task.result()
-
-
-def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[object], afterwards: Afterwards | None) -> None:
-    try:
-        loop.run_until_complete(_to_the_end(task, afterwards))
-    finally:
-        loop.close()
-
-
-async def _to_the_end(task: asyncio.Task[object], afterwards: Afterwards | None) -> None:
-    """Wait for the task; then end what it left behind, which no caller needs."""
-    await asyncio.wait([task])
-    try:
-        if afterwards is not None:
-            await afterwards()
-    finally:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for other in others:
-            other.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        loop = asyncio.get_running_loop()
-        await loop.shutdown_asyncgens()
-        await loop.shutdown_default_executor()
-
-
-PLAN_TIMEOUT_S = 60.0
 RAYDP_MARK = "spark.javaagent"
 """A setting that RayDP gives to every session of its own."""
 
@@ -112,8 +58,8 @@ _lock = threading.Lock()
 def read_topic(
     spark: "SparkSession",
     topic: str,
-    start: PointInTopic | Mapping[int, PointInTopic] = "earliest",
-    end: PointInTopic | Mapping[int, PointInTopic] = "latest",
+    start: PointsInTopic = "earliest",
+    end: PointsInTopic = "latest",
     *,
     is_read_compacted: bool = False,
     readers_per_node: int | None = None,

@@ -10,19 +10,26 @@ failed temporarily (a bookie restarts) is repeated with the current addresses. A
 that dies takes its blocks along, so that ends the read, too.
 """
 
+# pyarrow brings no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from ...bulk.access import ClusterAccess
+from ...bulk.arrow_decoding import encode_block
+from ...bulk.planner import LocateBookies
+from ...bulk.range_reader import RangeReader
+from ...bulk.read_plan import ReadSplit
 from ...protocol.errors import ClusterError, MagnetarError, is_retriable
 from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
-from ...runtime.ray_calls import kill_actor, ray_nodes, start_actor
+from ...runtime.ray_calls import kill_actor, put, ray_nodes, start_actor
 from ...storage.ledger.bookie_directory import BookieInfo
 from .progress import ReadProgress
-from .range_reader import Block, ClusterAccess, RangeReaderActor
-from .read_plan import ReadSplit
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +41,35 @@ RETRY_MAX_S = 2.0
 RETRY_LIMIT_S = 30.0
 LOCAL_SEARCH_MAX = 64
 
-LocateBookies = Callable[[], Awaitable[Sequence[BookieInfo]]]
-"""Where the bookies listen now; the last known addresses if the coordinator does not answer."""
+
+class Block(NamedTuple):
+    """Rows as an Arrow IPC stream, in Ray's object store."""
+
+    ref: object
+    rows: int
+    size_bytes: int
+
+
+class RangeReaderActor:
+    """`RangeReader` as Ray sees it; wrapped by `ray.remote` where it is created.
+
+    It owns the blocks that it puts: they are there for as long as its process and somebody who refers to them.
+    """
+
+    def __init__(self, access: ClusterAccess) -> None:
+        self._env = Environment.real()
+        self._access = access
+        self._reader: RangeReader | None = None
+
+    async def read(self, split: ReadSplit, bookies: Sequence[BookieInfo]) -> list[Block]:
+        """The blocks of a split, in the order of its entries. Raises what `RangeReader.read` raises."""
+        if self._reader is None:
+            self._reader = RangeReader(self._env, self._access)
+        blocks: list[Block] = []
+        async for batch in self._reader.read(split, bookies):
+            data = encode_block(batch)
+            blocks.append(Block(put(data), batch.num_rows, len(data)))
+        return blocks
 
 
 class PlacedReader:

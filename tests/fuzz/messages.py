@@ -12,6 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from magnetar.bulk import arrow_decoding
+from magnetar.bulk.arrow_decoding import EntryDecoder, TimeWindow, encode_block
+from magnetar.bulk.message_table import SCHEMA
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.producing.outbox import Batch, ignore
@@ -29,9 +32,6 @@ from magnetar.protocol.errors import (
     OperationNotSupported,
     ProtocolError,
 )
-from magnetar.spark.reading import arrow_decoding
-from magnetar.spark.reading.arrow_decoding import EntryDecoder, TimeWindow, encode_block
-from magnetar.spark.reading.message_table import SCHEMA
 
 from .mutation import U32, mutate
 from .target import Target, Wrong, quietly

@@ -14,7 +14,7 @@ from magnetar.actors.policies.policy import Policy, PolicyPath
 from magnetar.protocol import errors as all_errors
 from magnetar.protocol.names import ADMIN_ID, ROLE_ADMIN
 from magnetar.runtime.environment import Environment
-from magnetar.runtime.rpc.keys import NodeKeys
+from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.settings.text import unit_of
 
@@ -80,7 +80,7 @@ def admin_service() -> AdminService:
     async def locate() -> tuple[str, int]:
         raise RuntimeError("this service is only looked at")
 
-    keys = NodeKeys(ROLE_ADMIN, ADMIN_ID, b"", {})
+    keys = RootKeys(b"reference").node(ROLE_ADMIN, ADMIN_ID)
     return AdminService(Environment.real(threads_max=1), "reference", keys, Settings(), "127.0.0.1", 0, locate)
 
 

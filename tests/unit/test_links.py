@@ -9,6 +9,7 @@ import pytest
 from tools.markdown import anchor
 
 ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "spark", "cluster")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
@@ -55,7 +56,18 @@ def test_no_code_refers_to_a_document_that_is_not_there() -> None:
     here = {page.name for page in [*PAGES, ROOT / "CHANGELOG.md"]}
     wrong = [
         f"{file.relative_to(ROOT)}: {name}"
-        for folder in ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster", "tests", "bench")
+        for folder in (
+            "protocol",
+            "runtime",
+            "storage",
+            "client",
+            "actors",
+            "bulk",
+            "spark",
+            "cluster",
+            "tests",
+            "bench",
+        )
         for file in sorted((ROOT / folder).rglob("*.py"))
         for name in re.findall(r"\b([\w-]+\.md)\b", file.read_text())
         if name not in here

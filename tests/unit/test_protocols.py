@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.syntax import nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster")
+ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "spark", "cluster")
 
 PROTOCOLS_MAX = 45
 
@@ -82,10 +82,8 @@ PROTOCOLS: dict[str, str] = {
     "runtime.files.Files": ("the machine's file system, and the simulator's disk"),
     "runtime.offload.Offload": ("threads, and the simulator, which has none"),
     "runtime.rpc.keys.Keys": ("`RootKeys` of the coordinator, and `NodeKeys` of every other process"),
-    "spark.reading.planner.ReadingCoordinator": (
-        "the coordinator's actor, across a floor: Spark does not import the actors"
-    ),
-    "spark.reading.read_plan.SerializableId": ("`MessageId`, and the message ids of the official client"),
+    "bulk.access.ReadingCoordinator": ("the coordinator's actor, across a floor: Spark does not import the actors"),
+    "bulk.read_plan.SerializableId": ("`MessageId`, and the message ids of the official client"),
     "storage.bookie.journal.Responder": ("`RpcConnection`, and the copying of ledgers inside a bookie"),
     "storage.metadata.store.MetadataStore": (
         "`SqlMetadataStore`, `MemoryMetadataStore`, and those that other processes and one epoch use"

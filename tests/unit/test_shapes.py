@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.syntax import nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protocol", "runtime", "storage", "client", "actors", "spark", "cluster")
+ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "spark", "cluster")
 
 FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 8

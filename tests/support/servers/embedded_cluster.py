@@ -1,7 +1,7 @@
 """Coordinator, bookies and brokers in one background thread, each of which a test can stop and start again.
 
 The blocking official client, and our own, run against it from the test's thread. Unlike `magnetar.start(embedded=True)`
-it has no admin, no supervisor and no directory lock: nothing comes back unless the test says so.
+it has no supervisor and no directory lock: nothing comes back unless the test says so.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 
 import uvloop
 
+from magnetar.actors.admin.service import AdminService
 from magnetar.actors.bookie.service import BookieService
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.service import CoordinatorService
@@ -59,6 +60,7 @@ class EmbeddedCluster:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="embedded-cluster", daemon=True)
         self._env = Environment.real()
+        self.admin: AdminService | None = None
 
     # -- from the test's thread --------------------------------------------------------------------------------------
 
@@ -154,6 +156,13 @@ class EmbeddedCluster:
     async def stop_broker(self, number: int) -> None:
         await self.brokers.pop(number).close()
 
+    async def start_admin(self) -> str:
+        """Start an admin; returns `http://host:port`. It ends with the cluster."""
+        keys = KEYS.node(ROLE_ADMIN, ADMIN_ID)
+        self.admin = AdminService(self._env, CLUSTER_ID, keys, self.settings, HOST, 0, self.locate)
+        await self.admin.start()
+        return f"http://{HOST}:{self.admin.address[1]}"
+
     async def coordinator_call(self, method: str, **arguments: Any) -> Any:
         """Call a method of the coordinator as the admin does."""
         identity = Identity(CLUSTER_ID, ROLE_ADMIN, ADMIN_ID, "1")
@@ -182,6 +191,8 @@ class EmbeddedCluster:
             await self.start_broker(number)
 
     async def _stop(self) -> None:
+        if self.admin is not None:
+            await self.admin.close()
         for number in list(self.brokers):
             await self.stop_broker(number)
         for number in list(self.bookies):

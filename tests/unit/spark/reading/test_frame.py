@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from magnetar.bulk.access import ClusterAccess
+from magnetar.bulk.planner import LocateBookies
+from magnetar.bulk.read_plan import PartitionPlan, ReadSplit
 from magnetar.protocol.errors import EntryCorrupt, InvalidConfiguration, NotAllowedError
 from magnetar.runtime.environment import Environment
 from magnetar.spark.reading import frame
 from magnetar.spark.reading.progress import ReadProgress
-from magnetar.spark.reading.range_reader import Block, ClusterAccess
-from magnetar.spark.reading.read_plan import PartitionPlan, ReadSplit
-from magnetar.spark.reading.reader_pool import LocateBookies, PlacedReader, ReaderPool
+from magnetar.spark.reading.reader_pool import Block, PlacedReader, ReaderPool
 from support.checks.reading_threads import wait_for_readings
 
 ACCESS = ClusterAccess("cluster", b"", ("127.0.0.1", 1))

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from magnetar.bulk.arrow_decoding import TimeWindow
+from magnetar.bulk.read_plan import LedgerRange, ReadSplit
 from magnetar.protocol.errors import EntryCorrupt, EntryUnknown
 from magnetar.runtime.environment import Environment
 from magnetar.spark.reading import reader_pool
-from magnetar.spark.reading.arrow_decoding import TimeWindow
 from magnetar.spark.reading.progress import ReadProgress
-from magnetar.spark.reading.range_reader import Block
-from magnetar.spark.reading.read_plan import LedgerRange, ReadSplit
-from magnetar.spark.reading.reader_pool import PlacedReader, ReaderPool
+from magnetar.spark.reading.reader_pool import Block, PlacedReader, ReaderPool
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 

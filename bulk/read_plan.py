@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from ...protocol.errors import InvalidConfiguration, MagnetarError, ProtocolError
-from ...protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position, WireMessageId
-from ...storage.metadata.ledger_metadata import LedgerMetadata
+from ..protocol.errors import InvalidConfiguration, MagnetarError, ProtocolError
+from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position, WireMessageId
+from ..storage.metadata.ledger_metadata import LedgerMetadata
 from .arrow_decoding import TimeWindow
 
 ENTRY_SIZE_DEFAULT_BYTES = 32 << 10
@@ -44,6 +44,8 @@ class SerializableId(Protocol):
 
 
 PointInTopic = str | int | datetime | bytes | SerializableId
+PointsInTopic = PointInTopic | Mapping[int, PointInTopic]
+"""One for the whole topic, or one for each of these partitions."""
 
 
 class Bounds(NamedTuple):
@@ -111,8 +113,8 @@ class PartitionPlan:
 
 
 def parse_bounds(
-    start: PointInTopic | Mapping[int, PointInTopic],
-    end: PointInTopic | Mapping[int, PointInTopic],
+    start: PointsInTopic,
+    end: PointsInTopic,
     partitions: Sequence[int],
 ) -> dict[int, Bounds]:
     """The bounds of each of `partitions` (−1: a topic without any). InvalidConfiguration if impossible."""
@@ -248,7 +250,7 @@ def _batch_index(bound: WireMessageId, ledger_id: int, entry_id: int) -> int:
 
 
 def _of_partition(
-    given: PointInTopic | Mapping[int, PointInTopic],
+    given: PointsInTopic,
     side: str,
     otherwise: str,
     partition: int,

@@ -18,19 +18,21 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from ...protocol.batches import MESSAGE_SIZE_MIN_BYTES, decode_batch, plain_header
-from ...protocol.compression import CompressionType, decompress
-from ...protocol.entries import is_batch, is_marker, message_count, parse_entry
-from ...protocol.errors import ChecksumError, EntryCorrupt, MagnetarError, NotAllowedError, ProtocolError
-from ...protocol.message_id import signed64
-from ...protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
-from .message_table import INT64_MAX, SCHEMA, EntryFields, Extras, MessageTable, Values
+from ..protocol.batches import MESSAGE_SIZE_MIN_BYTES, decode_batch, plain_header
+from ..protocol.compression import CompressionType, decompress
+from ..protocol.entries import is_batch, is_marker, message_count, parse_entry
+from ..protocol.errors import ChecksumError, EntryCorrupt, MagnetarError, NotAllowedError, ProtocolError
+from ..protocol.message_id import signed64
+from ..protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from .message_table import COLUMNS, HEADER_COLUMNS, INT64_MAX, VALUE, EntryFields, Extras, MessageTable, Values
 
 UNCOMPRESSED_SIZE_MAX_BYTES = 512 << 20
 """The most that one entry may unfold to; a bound on what a lying header can make us allocate."""
 
 
 _PLAIN = SingleMessageMetadata(payload_size=0)
+NOTHING = Values(b"", 0)
+"""In place of payloads that nobody asked for."""
 
 
 class TimeWindow(NamedTuple):
@@ -48,10 +50,15 @@ class TimeWindow(NamedTuple):
 class EntryDecoder:
     """Decodes entries of one topic or partition. Not thread-safe."""
 
-    def __init__(self, topic: str, partition: int, window: TimeWindow | None = None) -> None:
+    def __init__(
+        self, topic: str, partition: int, window: TimeWindow | None = None, columns: Sequence[str] = COLUMNS
+    ) -> None:
+        """Only `columns` are decoded. Where none of them needs a message's payload or header, these stay untouched."""
         self._topic = topic
         self._window = window or TimeWindow()
-        self._table = MessageTable(topic, partition)
+        self._table = MessageTable(topic, partition, columns)
+        self._has_value = VALUE in columns
+        self._has_payload = self._has_value or not HEADER_COLUMNS.isdisjoint(columns)
 
     @property
     def rows(self) -> int:
@@ -67,10 +74,6 @@ class EntryDecoder:
         """Everything decoded since the last call."""
         return self._table.take()
 
-    def take_block(self) -> bytes:
-        """The same as a block; see `encode_block`."""
-        return encode_block(self.take())
-
     def add(
         self,
         ledger_id: int,
@@ -79,14 +82,17 @@ class EntryDecoder:
         *,
         first_batch_index: int = -1,
         last_batch_index: int = -1,
+        compacted: bool = False,
     ) -> None:
         """Decode one entry. With a batch index ≥ 0 only messages from (or up to) that index, inclusive, count.
+
+        `compacted` says that it comes from a compacted ledger, where the headers say which messages are left.
 
         Raises EntryCorrupt when the bytes do not match their checksums and headers. Raises NotAllowedError for what
         cannot be read in bulk: encrypted messages and chunked messages.
         """
         try:
-            self._add(ledger_id, entry_id, body, first_batch_index, last_batch_index)
+            self._add(ledger_id, entry_id, body, first_batch_index, last_batch_index, compacted)
         except (ProtocolError, ChecksumError, UnicodeDecodeError) as error:
             raise EntryCorrupt(
                 f"entry {ledger_id}:{entry_id} of {self._topic} cannot be decoded: {error}",
@@ -99,16 +105,19 @@ class EntryDecoder:
             raise
 
     def _add(
-        self, ledger_id: int, entry_id: int, body: bytes | memoryview, first_batch_index: int, last_batch_index: int
+        self,
+        ledger_id: int,
+        entry_id: int,
+        body: bytes | memoryview,
+        first_batch_index: int,
+        last_batch_index: int,
+        compacted: bool,
     ) -> None:
         metadata, payload = parse_entry(body)
         publish_time_ms = signed64(metadata.publish_time)
         if is_marker(metadata) or not self._window.holds(publish_time_ms):
             return
         _refuse_unreadable(metadata)
-        data: bytes | memoryview = payload
-        if metadata.compression != CompressionType.NONE:
-            data = decompress(metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_SIZE_MAX_BYTES)
         batch_size = message_count(metadata) if is_batch(metadata) else 0
         entry = EntryFields(
             ledger_id,
@@ -118,21 +127,28 @@ class EntryDecoder:
             metadata.producer_name,
             signed64(metadata.sequence_id),
         )
+        first = max(first_batch_index, 0)
+        last = batch_size if last_batch_index < 0 else min(last_batch_index + 1, batch_size)
+        wanted = range(first, last) if batch_size else range(1)
+        if not self._has_payload and not compacted:
+            self._table.add(entry, wanted, NOTHING)
+            return
+        data: bytes | memoryview = payload
+        if metadata.compression != CompressionType.NONE and (batch_size or self._has_value):
+            data = decompress(metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_SIZE_MAX_BYTES)
         if batch_size:
-            first = max(first_batch_index, 0)
-            last = batch_size if last_batch_index < 0 else min(last_batch_index + 1, batch_size)
-            if first < last:
-                _add_batch(self._table, entry, data, range(first, last))
+            if wanted:
+                _add_batch(self._table, entry, data, wanted)
         elif metadata.null_value:
-            self._table.add(entry, range(1), Values(b"", 0, (0,)), extras=_extras([metadata]))
+            self._table.add(entry, wanted, Values(b"", 0, (0,)), extras=_extras([metadata]))
         else:
-            self._table.add(entry, range(1), Values(data, len(data)), extras=_extras([metadata]))
+            self._table.add(entry, wanted, Values(data, len(data)), extras=_extras([metadata]))
 
 
 def encode_block(batch: pa.RecordBatch) -> bytes:
     """A record batch as an Arrow IPC stream, the form in which Spark's executors take blocks."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCHEMA) as writer:
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
 

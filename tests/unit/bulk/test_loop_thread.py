@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from magnetar.spark.reading import frame
-from magnetar.spark.reading.frame import run_apart
+from magnetar.bulk import loop_thread
+from magnetar.bulk.loop_thread import run_apart
 from support.checks.reading_threads import wait_for_readings
 
 
@@ -53,7 +53,7 @@ def test_an_interruption_cancels_and_waits_for_clean_up(monkeypatch: pytest.Monk
         Event = Interrupted
         Thread = threading.Thread
 
-    monkeypatch.setattr(frame, "threading", Threading)
+    monkeypatch.setattr(loop_thread, "threading", Threading)
     with pytest.raises(KeyboardInterrupt):
         run_apart(work())
     assert cleaned == ["unpinned"]

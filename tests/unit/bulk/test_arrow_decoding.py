@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.bulk.arrow_decoding import EntryDecoder, TimeWindow, encode_block
+from magnetar.bulk.message_table import SCHEMA
 from magnetar.protocol.batches import encode_batch, encode_single
 from magnetar.protocol.compression import CompressionType, compress
 from magnetar.protocol.entries import build_entry
 from magnetar.protocol.errors import EntryCorrupt, NotAllowedError
 from magnetar.protocol.message_id import WireMessageId
 from magnetar.protocol.pulsar_pb2 import EncryptionKeys, MessageMetadata
-from magnetar.spark.reading.arrow_decoding import EntryDecoder, TimeWindow, encode_block
-from magnetar.spark.reading.message_table import SCHEMA
 
 TOPIC = "persistent://public/default/flights-partition-3"
 PUBLISHED_MS = 1_700_000_000_123

@@ -15,14 +15,12 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Self, TypeVar
 
-from ...actors.members.contracts_broker import BrokerContract
-from ...actors.members.contracts_coordinator import CoordinatorContract
-from ...protocol.errors import (
+from ..actors.members.contracts_broker import BrokerContract
+from ..actors.members.contracts_coordinator import CoordinatorContract
+from ..protocol.errors import (
     AlreadyClosed,
-    ClusterError,
-    CoordinatorUnavailable,
     LedgerFenced,
     MagnetarError,
     NotAllowedError,
@@ -31,72 +29,40 @@ from ...protocol.errors import (
     TopicNotFound,
     is_retriable,
 )
-from ...protocol.message_id import WireMessageId
-from ...protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, ROLE_READER
-from ...protocol.topics import TopicName
-from ...runtime import retry
-from ...runtime.backoff import LimitedBackoff
-from ...runtime.environment import Environment
-from ...runtime.ray_calls import find_actor
-from ...runtime.rpc.connection import Locate, RpcConnection, rpc_connect
-from ...runtime.rpc.keys import Identity, ReadCredentials
-from ...runtime.tasks import Tasks
-from ...storage.ledger.bookie_directory import BookieInfo
-from ...storage.metadata.ledger_metadata import LedgerMetadata
-from .range_reader import ClusterAccess
-from .read_plan import CLOCK_SKEW_MS, Bounds, PartitionPlan, PointInTopic, parse_bounds
+from ..protocol.message_id import WireMessageId
+from ..protocol.names import COORDINATOR_ID, ROLE_READER
+from ..protocol.topics import TopicName
+from ..runtime import retry
+from ..runtime.backoff import LimitedBackoff
+from ..runtime.environment import Environment
+from ..runtime.rpc.connection import Locate, RpcConnection, rpc_connect
+from ..runtime.rpc.keys import Identity
+from ..runtime.tasks import Tasks
+from ..storage.ledger.bookie_directory import BookieInfo
+from ..storage.metadata.ledger_metadata import LedgerMetadata
+from .access import ClusterAccess, locate_coordinator
+from .read_plan import CLOCK_SKEW_MS, Bounds, PartitionPlan, PointsInTopic, parse_bounds
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+LocateBookies = Callable[[], Awaitable[Sequence[BookieInfo]]]
+"""Where the bookies listen now; the last known addresses if the coordinator does not answer."""
+
+PLAN_TIMEOUT_S = 60.0
+"""How long the topic's brokers are looked for while some of them fail over."""
 PIN_TTL_S = 600.0
 RENEWALS_PER_TTL = 3
 CONNECT_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 15.0
 """A broker that has just been given a topic loads it first, and recovers its ledgers."""
-LOCATE_TIMEOUT_S = 10.0
 UNPIN_TIMEOUT_S = 20.0
 FRAME_SIZE_MAX_BYTES = 64 << 20
 RETRY_INITIAL_S = 0.1
 RETRY_MAX_S = 1.0
 MOVING = (StaleEpoch, LedgerFenced, AlreadyClosed)
 """What a broker says that has just lost the topic; the next owner knows more."""
-
-
-class ReadingCoordinator(Protocol):
-    """What a bulk read asks of the coordinator's actor."""
-
-    async def address(self) -> tuple[str, int]: ...
-    async def read_credentials(self) -> ReadCredentials: ...
-
-
-async def cluster_access() -> ClusterAccess:
-    """What the cluster on this process's Ray gives to bulk readers. Raises ClusterError when there is none."""
-    given = await _ask_coordinator(lambda actor: actor.read_credentials())
-    return ClusterAccess(given["cluster_id"], given["keys"], given["coordinator"])
-
-
-async def locate_coordinator() -> tuple[str, int]:
-    """Where the coordinator listens now. Raises ClusterError, CoordinatorUnavailable."""
-    return await _ask_coordinator(lambda actor: actor.address())
-
-
-async def _ask_coordinator(question: Callable[[ReadingCoordinator], Awaitable[T]]) -> T:
-    import ray
-    from ray.exceptions import RayError
-
-    if not ray.is_initialized():  # else Ray would start one: also at the end of a program, when a pin is removed
-        raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
-    try:
-        actor: ReadingCoordinator = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
-    except ValueError as error:
-        raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
-    try:
-        async with asyncio.timeout(LOCATE_TIMEOUT_S):
-            return await question(actor)
-    except (TimeoutError, RayError) as error:
-        raise CoordinatorUnavailable(f"the coordinator's actor does not answer: {error}") from error
 
 
 class Planner:
@@ -143,8 +109,8 @@ class Planner:
 
     async def plan(
         self,
-        start: PointInTopic | Mapping[int, PointInTopic] = "earliest",
-        end: PointInTopic | Mapping[int, PointInTopic] = "latest",
+        start: PointsInTopic = "earliest",
+        end: PointsInTopic = "latest",
         *,
         compacted: bool = False,
     ) -> list[PartitionPlan]:

@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magnetar.protocol.errors import InvalidConfiguration, ProtocolError
-from magnetar.protocol.message_id import WireMessageId
-from magnetar.spark.reading.arrow_decoding import TimeWindow
-from magnetar.spark.reading.read_plan import (
+from magnetar.bulk.arrow_decoding import TimeWindow
+from magnetar.bulk.read_plan import (
     SPLIT_SIZE_MAX_BYTES,
     Bounds,
     LedgerRange,
@@ -19,6 +17,8 @@ from magnetar.spark.reading.read_plan import (
     parse_bounds,
     split,
 )
+from magnetar.protocol.errors import InvalidConfiguration, ProtocolError
+from magnetar.protocol.message_id import WireMessageId
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 TOPIC = "persistent://public/default/t"

@@ -1,9 +1,9 @@
-"""The columns that a topic's messages have in Spark, and the building of them in bulk.
+"""The columns that a topic's messages have in a bulk read, and the building of them.
 
 A `MessageTable` takes the messages of one entry at a time and gives Arrow record batches. Values that all messages of
 an entry share (topic, partition, publish time, producer) are kept once per entry and repeated by Arrow at the end. What
 follows from an index (message ids, sequence ids) is computed for the whole entry in one C call. So an entry costs a few
-microseconds and a plain message next to nothing.
+microseconds and a plain message next to nothing. Columns that nobody asked for are not built.
 
 | column | type | meaning |
 | --- | --- | --- |
@@ -30,9 +30,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...protocol.byte_stream import Buffer
-from ...protocol.commands import varint
-from ...protocol.errors import ProtocolError
+from ..protocol.byte_stream import Buffer
+from ..protocol.commands import varint
+from ..protocol.errors import InvalidConfiguration, ProtocolError
 
 SCHEMA = pa.schema(
     [
@@ -48,6 +48,11 @@ SCHEMA = pa.schema(
         ("__sequenceId", pa.int64()),
     ]
 )
+
+COLUMNS: tuple[str, ...] = tuple(SCHEMA.names)
+VALUE, MESSAGE_ID = "value", "__messageId"
+HEADER_COLUMNS = frozenset(("__key", "__eventTime", "__messageProperties", "__sequenceId"))
+"""What the header of each message says. The other columns but `value` come from the entry alone."""
 
 INT64_MAX = (1 << 63) - 1
 _TIME_MS_MAX = INT64_MAX // 1000
@@ -92,7 +97,11 @@ class EntryFields(NamedTuple):
 class MessageTable:
     """Messages of one topic or partition on their way to a record batch. Not thread-safe."""
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, columns: Sequence[str] = COLUMNS) -> None:
+        """`columns` names those that are built, in the order of `take`."""
+        self.schema = schema_of(columns)
+        self._has_value = VALUE in columns
+        self._has_id = MESSAGE_ID in columns
         self._topic = topic
         self._partition_field = b"" if partition == -1 else _PARTITION_TAG + varint(partition)
         self._partition = partition
@@ -142,16 +151,11 @@ class MessageTable:
         self._counts.append(count)
         self._publish_times_ms.append(check_time_ms(entry.publish_time_ms))
         self._producer_names.append(entry.producer_name)
-        self._add_ids(entry, indexes, start)
-        self._value_data.append(values.data)
-        if isinstance(values.sizes, int):
-            self._value_sizes.append(values.sizes)
-            self._value_repeats.append(count)
-        else:
-            self._value_sizes.extend(values.sizes)
-            self._value_repeats.extend([1] * count)
-        if values.nulls:
-            self._null_values.extend([start + place for place in values.nulls])
+        self._add_indexes(entry, indexes, start)
+        if self._has_id:
+            self._add_ids(entry, indexes)
+        if self._has_value:
+            self._add_values(values, count, start)
         if sequence_ids is not None:
             self._own_sequence_ids.append((start, sequence_ids))
         if extras is not None:
@@ -159,7 +163,9 @@ class MessageTable:
             check_time_ms(min(extras.event_times_ms))
             self._extras.append((start, extras))
         self.rows = start + count
-        self.size_bytes += len(values.data) + count * (len(self._topic) + len(entry.producer_name) + ROW_SIZE_BYTES)
+        self.size_bytes += (len(values.data) if self._has_value else 0) + count * (
+            len(self._topic) + len(entry.producer_name) + ROW_SIZE_BYTES
+        )
 
     def take(self) -> pa.RecordBatch:
         """Everything added since the last call."""
@@ -170,23 +176,35 @@ class MessageTable:
         indexes = np.arange(self.rows) + np.repeat(shifts, counts)
         for start, own in self._own_indexes:
             indexes[start : start + len(own)] = own
-        keys, event_times, properties = self._extra_columns()
-        columns = [
-            self._value_column(),
-            keys,
-            _repeated_text(self._topic, self.rows),
-            pa.array(np.full(self.rows, self._partition, dtype=np.int32)),
-            self._id_column(indexes, counts),
-            _timestamps(np.repeat(np.array(self._publish_times_ms, dtype=np.int64), counts)),
-            event_times,
-            properties,
-            pc.take(pa.array(self._producer_names, pa.string()), pa.array(np.repeat(np.arange(len(counts)), counts))),
-            self._sequence_id_column(indexes, counts),
-        ]
+        columns = [self._column(name, indexes, counts) for name in self.schema.names]
         self._clear()
-        return pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     # -- columns ----------------------------------------------------------------------------------------------
+
+    def _column(self, name: str, indexes: np.ndarray, counts: np.ndarray) -> pa.Array:
+        match name:
+            case "value":
+                return self._value_column()
+            case "__key":
+                return self._key_column()
+            case "__topic":
+                return _repeated_text(self._topic, self.rows)
+            case "__partition":
+                return pa.array(np.full(self.rows, self._partition, dtype=np.int32))
+            case "__messageId":
+                return self._id_column(indexes, counts)
+            case "__publishTime":
+                return _timestamps(np.repeat(np.array(self._publish_times_ms, dtype=np.int64), counts))
+            case "__eventTime":
+                return self._event_time_column()
+            case "__messageProperties":
+                return self._properties_column()
+            case "__producerName":
+                names = pa.array(self._producer_names, pa.string())
+                return pc.take(names, pa.array(np.repeat(np.arange(len(counts)), counts)))
+            case _:
+                return self._sequence_id_column(indexes, counts)
 
     def _value_column(self) -> pa.Array:
         valid = None
@@ -211,42 +229,66 @@ class MessageTable:
             sequence_ids[start : start + len(own)] = own
         return pa.array(sequence_ids)
 
-    def _extra_columns(self) -> tuple[pa.Array, pa.Array, pa.Array]:
-        rows = self.rows
+    def _key_column(self) -> pa.Array:
         if not self._extras:
-            empty = pa.array([], pa.string())
-            no_properties = pa.MapArray.from_arrays(pa.array(np.zeros(rows + 1, dtype=np.int32)), empty, empty)
-            return pa.nulls(rows, pa.string()), pa.nulls(rows, SCHEMA.field("__eventTime").type), no_properties
+            return pa.nulls(self.rows, pa.string())
         keys: list[str | None] = []
-        times = np.zeros(rows, dtype=np.int64)
-        property_counts = np.zeros(rows, dtype=np.int64)
-        names: list[str] = []
-        texts: list[str] = []
         for start, extras in self._extras:
             keys.extend([None] * (start - len(keys)))
             keys.extend(extras.keys)
+        keys.extend([None] * (self.rows - len(keys)))
+        return pa.array(keys, pa.string())
+
+    def _event_time_column(self) -> pa.Array:
+        if not self._extras:
+            return pa.nulls(self.rows, SCHEMA.field("__eventTime").type)
+        times = np.zeros(self.rows, dtype=np.int64)
+        for start, extras in self._extras:
             times[start : start + len(extras.event_times_ms)] = extras.event_times_ms
+        return _timestamps(times, absent=times == 0)
+
+    def _properties_column(self) -> pa.Array:
+        counts = np.zeros(self.rows, dtype=np.int64)
+        names: list[str] = []
+        texts: list[str] = []
+        for start, extras in self._extras:
             for row, items in enumerate(extras.properties or (), start):
                 if items:
-                    property_counts[row] = len(items)
+                    counts[row] = len(items)
                     names.extend(items)
                     texts.extend(items.values())
-        keys.extend([None] * (rows - len(keys)))
-        properties = pa.MapArray.from_arrays(
-            pa.array(_offsets(property_counts)), pa.array(names, pa.string()), pa.array(texts, pa.string())
+        return pa.MapArray.from_arrays(
+            pa.array(_offsets(counts)), pa.array(names, pa.string()), pa.array(texts, pa.string())
         )
-        return pa.array(keys, pa.string()), _timestamps(times, absent=times == 0), properties
 
-    def _add_ids(self, entry: EntryFields, indexes: range | Sequence[int], start: int) -> None:
+    # -- one entry --------------------------------------------------------------------------------------------
+
+    def _add_values(self, values: Values, count: int, start: int) -> None:
+        self._value_data.append(values.data)
+        if isinstance(values.sizes, int):
+            self._value_sizes.append(values.sizes)
+            self._value_repeats.append(count)
+        else:
+            self._value_sizes.extend(values.sizes)
+            self._value_repeats.extend([1] * count)
+        if values.nulls:
+            self._null_values.extend([start + place for place in values.nulls])
+
+    def _add_indexes(self, entry: EntryFields, indexes: range | Sequence[int], start: int) -> None:
+        """Where the messages lie in their batch, and which sequence ids follow from that."""
+        self._sequence_ids.append(entry.sequence_id)
+        self._first_indexes.append(indexes[0] if entry.batch_size else -1)
+        if entry.batch_size and not isinstance(indexes, range):
+            self._own_indexes.append((start, indexes))
+
+    def _add_ids(self, entry: EntryFields, indexes: range | Sequence[int]) -> None:
         """Serialized message ids, as `MessageId.serialize` writes them, end to end."""
         prefix = b"".join(
             (_LEDGER_TAG, varint(entry.ledger_id), _ENTRY_TAG, varint(entry.entry_id), self._partition_field)
         )
-        self._sequence_ids.append(entry.sequence_id)
         if not entry.batch_size:
             self._id_data.append(prefix)
             self._id_sizes.append(len(prefix))
-            self._first_indexes.append(-1)
             return
         suffix = _BATCH_SIZE_TAG + varint(entry.batch_size)
         known = len(self._index_fields)
@@ -256,11 +298,22 @@ class MessageTable:
             fields = self._index_fields[indexes.start : indexes.stop]
         else:
             fields = [self._index_fields[index] for index in indexes]
-            self._own_indexes.append((start, indexes))
         # prefix field suffix prefix field suffix …: one join with what lies between two fields as the separator
         self._id_data += (prefix, (suffix + prefix).join(fields), suffix)
         self._id_sizes.append(len(prefix) + len(suffix))
-        self._first_indexes.append(indexes[0])
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """The schema of these columns, in their order. Raises InvalidConfiguration for a name that no column has."""
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown or len({*columns}) < len(columns) or not columns:
+        wrong = (
+            f"there is no column {unknown[0]!r}"
+            if unknown
+            else f"the columns {list(columns)} are none, or not different"
+        )
+        raise InvalidConfiguration(f"{wrong}: choose from {', '.join(COLUMNS)}")
+    return pa.schema([SCHEMA.field(name) for name in columns])
 
 
 def check_time_ms(time_ms: int) -> int:

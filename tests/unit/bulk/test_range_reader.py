@@ -1,10 +1,16 @@
 """Reading splits from bookies over loopback: everything in order, or an error; a lost copy is read elsewhere."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pyarrow as pa
 import pytest
 
+from magnetar.bulk import range_reader
+from magnetar.bulk.access import ClusterAccess
+from magnetar.bulk.arrow_decoding import TimeWindow
+from magnetar.bulk.message_table import COLUMNS
+from magnetar.bulk.range_reader import RangeReader
+from magnetar.bulk.read_plan import LedgerRange, ReadSplit
 from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.bookie_wire import (
     BookieOp,
@@ -15,17 +21,13 @@ from magnetar.protocol.bookie_wire import (
 )
 from magnetar.protocol.compacted_entries import encode_compacted
 from magnetar.protocol.entries import build_entry
-from magnetar.protocol.errors import EntryCorrupt, EntryUnknown, NoSuchEntry
+from magnetar.protocol.errors import EntryCorrupt, EntryUnknown, InvalidConfiguration, NoSuchEntry
 from magnetar.protocol.message_id import WireMessageId
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.server import RpcServer
-from magnetar.spark.reading import range_reader
-from magnetar.spark.reading.arrow_decoding import TimeWindow
-from magnetar.spark.reading.range_reader import ClusterAccess, RangeReader
-from magnetar.spark.reading.read_plan import LedgerRange, ReadSplit
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from support.servers.open_rpc import OpenService
@@ -79,15 +81,10 @@ def ledger(ledger_id: int, entries: int) -> LedgerMetadata:
 
 class Harness:
     def __init__(self, env: Environment) -> None:
-        self.blocks: dict[object, bytes] = {}
+        self.batches: list[pa.RecordBatch] = []
         self.bookies = [Bookie(env, "bookie-1"), Bookie(env, "bookie-2")]
-        self.reader = RangeReader(env, ACCESS, self.put)
+        self.reader = RangeReader(env, ACCESS)
         self.directory: list[BookieInfo] = []
-
-    def put(self, data: bytes) -> int:
-        reference = len(self.blocks)
-        self.blocks[reference] = data
-        return reference
 
     def store(self, ledger_id: int, entries: int) -> None:
         for entry_id in range(entries):
@@ -96,13 +93,12 @@ class Harness:
             for bookie in self.bookies:
                 bookie.entries[ledger_id, entry_id] = entry
 
-    async def read(self, *ranges: LedgerRange, window: TimeWindow | None = None) -> pa.Table:
+    async def read(
+        self, *ranges: LedgerRange, window: TimeWindow | None = None, columns: Sequence[str] = COLUMNS
+    ) -> pa.Table:
         split = ReadSplit(TOPIC, -1, window or TimeWindow(), ranges)
-        blocks = await self.reader.read(split, self.directory)
-        tables = [pa.ipc.open_stream(self.blocks[block.ref]).read_all() for block in blocks]
-        assert [table.num_rows for table in tables] == [block.rows for block in blocks]
-        assert [len(self.blocks[block.ref]) for block in blocks] == [block.size_bytes for block in blocks]
-        return pa.concat_tables(tables)
+        self.batches = [batch async for batch in self.reader.read(split, self.directory, columns)]
+        return pa.Table.from_batches(self.batches)
 
 
 @pytest.fixture
@@ -128,7 +124,7 @@ async def test_ranges_of_several_ledgers_come_in_order(harness: Harness) -> None
     harness.store(8, 3)
     table = await harness.read(LedgerRange(ledger(5, 40), 7, 39), LedgerRange(ledger(8, 3), 0, 1))
     assert table["value"].to_pylist() == values(5, 7, 39) + values(8, 0, 1)
-    assert len(harness.blocks) == 1
+    assert len(harness.batches) == 1
 
 
 async def test_bounds_inside_batches_apply_to_the_first_and_last_entry_only(harness: Harness) -> None:
@@ -152,18 +148,34 @@ async def test_entries_of_a_compacted_ledger_have_the_ids_that_they_had_in_the_t
     assert [(one.ledger_id, one.entry_id, one.batch_index) for one in ids] == [(3, *one) for one in wanted]
 
 
-async def test_large_splits_become_several_blocks(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(range_reader, "BLOCK_SIZE_BYTES", 4000)
+async def test_large_splits_become_several_batches(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_reader, "BATCH_SIZE_BYTES", 4000)
     harness.store(5, 60)
     table = await harness.read(LedgerRange(ledger(5, 60), 0, 59))
     assert table["value"].to_pylist() == values(5, 0, 59)
-    assert len(harness.blocks) > 5
+    assert len(harness.batches) > 5
 
 
-async def test_a_window_may_leave_nothing_and_then_there_is_no_block(harness: Harness) -> None:
+async def test_a_window_may_leave_nothing_and_then_there_is_no_batch(harness: Harness) -> None:
     harness.store(5, 4)
     split = ReadSplit(TOPIC, -1, TimeWindow(1, 2), (LedgerRange(ledger(5, 4), 0, 3),))
-    assert await harness.reader.read(split, harness.directory) == []
+    assert [batch async for batch in harness.reader.read(split, harness.directory)] == []
+
+
+@pytest.mark.parametrize(
+    "columns", [("__publishTime",), ("__key", "__messageId"), ("value",), tuple(reversed(COLUMNS))]
+)
+async def test_columns_that_are_asked_for_are_those_of_a_whole_read(harness: Harness, columns: tuple[str, ...]) -> None:
+    harness.store(5, 4)
+    part = LedgerRange(ledger(5, 4), 1, 3, first_batch_index=4, last_batch_index=2)
+    whole = await harness.read(part)
+    assert (await harness.read(part, columns=columns)).equals(whole.select(columns))
+
+
+async def test_a_column_that_does_not_exist_is_refused(harness: Harness) -> None:
+    harness.store(5, 1)
+    with pytest.raises(InvalidConfiguration, match="no column 'valeu': choose from value, __key"):
+        await harness.read(LedgerRange(ledger(5, 1), 0, 0), columns=("valeu",))
 
 
 async def test_a_copy_that_is_lost_or_damaged_is_read_from_the_other_bookie(harness: Harness) -> None:

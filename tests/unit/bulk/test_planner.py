@@ -8,6 +8,9 @@ import pytest
 
 from magnetar.actors.members.contracts_broker import BrokerContract
 from magnetar.actors.members.contracts_coordinator import CoordinatorContract
+from magnetar.bulk.access import ClusterAccess
+from magnetar.bulk.planner import Planner
+from magnetar.bulk.read_plan import Bounds
 from magnetar.protocol.errors import (
     CoordinatorUnavailable,
     InvalidConfiguration,
@@ -22,9 +25,6 @@ from magnetar.runtime.environment import Environment
 from magnetar.runtime.rpc.connection import RpcConnection
 from magnetar.runtime.rpc.keys import Identity, RootKeys
 from magnetar.runtime.rpc.server import RpcServer
-from magnetar.spark.reading.planner import Planner
-from magnetar.spark.reading.range_reader import ClusterAccess
-from magnetar.spark.reading.read_plan import Bounds
 from magnetar.storage.ledger.bookie_directory import BookieInfo
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from support.servers.coordination import eventually

@@ -1,0 +1,106 @@
+"""What a process needs to read a cluster's ledgers in bulk.
+
+A process that has joined the cluster's Ray gets it from the coordinator's actor. Any other gets it from the admin HTTP.
+"""
+
+import asyncio
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import NamedTuple, Protocol, TypeVar
+
+from ..protocol.errors import ClusterError, ConnectError, CoordinatorUnavailable, InvalidConfiguration
+from ..protocol.names import COORDINATOR_ACTOR, READ_CREDENTIALS_PATH, ROLE_READER
+from ..runtime.ray_calls import find_actor
+from ..runtime.rpc.keys import NodeKeys, ReadCredentials
+
+T = TypeVar("T")
+
+LOCATE_TIMEOUT_S = 10.0
+ANSWER_SIZE_MAX_BYTES = 64 << 10
+
+
+class ClusterAccess(NamedTuple):
+    """What proves to the bookies that a reader belongs to the cluster. Never logged."""
+
+    cluster_id: str
+    keys: NodeKeys
+    coordinator: tuple[str, int]
+
+    def __repr__(self) -> str:
+        return f"ClusterAccess({self.cluster_id!r}, coordinator={self.coordinator})"
+
+
+class ReadingCoordinator(Protocol):
+    """What a bulk read asks of the coordinator's actor."""
+
+    async def address(self) -> tuple[str, int]: ...
+    async def read_credentials(self) -> ReadCredentials: ...
+
+
+async def cluster_access() -> ClusterAccess:
+    """What the cluster on this process's Ray gives to bulk readers. Raises ClusterError when there is none."""
+    given = await _ask_coordinator(lambda actor: actor.read_credentials())
+    return ClusterAccess(given["cluster_id"], given["keys"], given["coordinator"])
+
+
+async def locate_coordinator() -> tuple[str, int]:
+    """Where the coordinator listens now. Raises ClusterError, CoordinatorUnavailable."""
+    return await _ask_coordinator(lambda actor: actor.address())
+
+
+async def _ask_coordinator(question: Callable[[ReadingCoordinator], Awaitable[T]]) -> T:
+    import ray
+    from ray.exceptions import RayError
+
+    if not ray.is_initialized():  # else Ray would start one: also at the end of a program, when a pin is removed
+        raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
+    try:
+        actor: ReadingCoordinator = await asyncio.to_thread(find_actor, COORDINATOR_ACTOR)
+    except ValueError as error:
+        raise ClusterError("no Magnetar cluster runs on this Ray: start one with `magnetar start`") from error
+    try:
+        async with asyncio.timeout(LOCATE_TIMEOUT_S):
+            return await question(actor)
+    except (TimeoutError, RayError) as error:
+        raise CoordinatorUnavailable(f"the coordinator's actor does not answer: {error}") from error
+
+
+async def access_over_http(admin_url: str) -> ClusterAccess:
+    """What the admin HTTP at `http://host:port` gives to bulk readers.
+
+    Raises InvalidConfiguration for another kind of URL, ConnectError when nothing answers there, ClusterError when it
+    is no Magnetar cluster, and CoordinatorUnavailable when the cluster cannot answer now.
+    """
+    if not admin_url.startswith(("http://", "https://")):
+        raise InvalidConfiguration(f"the admin URL must be http://host:port, not {admin_url!r:.200}")
+    url = admin_url.rstrip("/") + READ_CREDENTIALS_PATH
+    return _access_in(await asyncio.to_thread(_get, url), url)
+
+
+def _get(url: str) -> bytes:
+    try:
+        # Without the proxies of the environment, which lead out of the cluster.
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=LOCATE_TIMEOUT_S) as answer:
+            return answer.read(ANSWER_SIZE_MAX_BYTES)
+    except urllib.error.HTTPError as error:
+        text = error.read(ANSWER_SIZE_MAX_BYTES).decode(errors="replace")[:300]
+        if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
+            raise CoordinatorUnavailable(f"{url} answers with status 503: {text}") from error
+        raise ClusterError(f"{url} answers with status {error.code}: {text}") from error
+    except OSError as error:
+        raise ConnectError(f"{url} does not answer: {error}") from error
+
+
+def _access_in(answer: bytes, url: str) -> ClusterAccess:
+    try:
+        given = json.loads(answer)
+        host, port = given["coordinator"]["host"], given["coordinator"]["port"]
+        keys = {str(role): bytes.fromhex(key) for role, key in given["keys"].items()}
+        if not (isinstance(given["clusterId"], str) and isinstance(host, str) and type(port) is int):
+            raise ValueError("a field has another type than it should")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ClusterError(f"{url} does not answer as the admin HTTP of a Magnetar cluster does: {error!r}") from error
+    return ClusterAccess(given["clusterId"], NodeKeys(ROLE_READER, "", b"", keys), (host, port))

@@ -1,0 +1,244 @@
+"""`to_arrow`, `to_pandas` and `arrow_batches`: topics as Arrow in this process, by the planner of the Spark read.
+
+The rows come in order within each partition, partition after partition. A few splits are read at once, ahead of the
+caller, and wait in memory until he takes them. So `arrow_batches` needs about `SPLITS_AHEAD` times the size of a split,
+however large the topic is.
+"""
+
+# pandas brings no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import AsyncExitStack, closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from ..protocol.errors import MagnetarError, is_retriable
+from ..runtime.backoff import LimitedBackoff
+from ..runtime.environment import Environment
+from .access import access_over_http, cluster_access
+from .loop_thread import LoopThread
+from .message_table import COLUMNS, schema_of
+from .planner import PLAN_TIMEOUT_S, LocateBookies, Planner
+from .range_reader import RangeReader
+from .read_plan import PointsInTopic, ReadSplit, split
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+logger = logging.getLogger(__name__)
+
+SPLITS_AHEAD = 3
+RETRY_INITIAL_S = 0.2
+RETRY_MAX_S = 2.0
+RETRY_LIMIT_S = 30.0
+
+
+async def read_split(
+    env: Environment, reader: RangeReader, part: ReadSplit, locate: LocateBookies, columns: Sequence[str]
+) -> list[pa.RecordBatch]:
+    """All rows of a split. What may pass (a bookie restarts) is tried again with the current addresses.
+
+    Raises what `RangeReader.read` raises, if it lasts.
+    """
+    backoff = LimitedBackoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, RETRY_LIMIT_S)
+    while True:
+        bookies = await locate()
+        try:
+            return [batch async for batch in reader.read(part, bookies, columns)]
+        except MagnetarError as error:
+            delay_s = backoff.next_delay_s() if is_retriable(error) else None
+            if delay_s is None:
+                raise
+            logger.warning("a read of %s failed and is tried again in %.1f s: %s", part.topic, delay_s, error)
+        await asyncio.sleep(delay_s)
+
+
+async def read_batches(
+    topic: str,
+    start: PointsInTopic = "earliest",
+    end: PointsInTopic = "latest",
+    *,
+    columns: Sequence[str] = COLUMNS,
+    is_read_compacted: bool = False,
+    admin_url: str | None = None,
+    plan_timeout_s: float = PLAN_TIMEOUT_S,
+) -> AsyncGenerator[pa.RecordBatch]:
+    """The rows of a topic, partition after partition. For parameters and errors see `to_arrow`."""
+    schema_of(columns)
+    ask = cluster_access if admin_url is None else partial(access_over_http, admin_url)
+
+    async def locate() -> tuple[str, int]:
+        return (await ask()).coordinator
+
+    async with AsyncExitStack() as ending:
+        env = Environment.real(threads_max=1)
+        ending.callback(env.close)
+        access = await ask()
+        planner = Planner(env, access, topic, timeout_s=plan_timeout_s, locate=locate)
+        await ending.enter_async_context(planner)
+        plans = await planner.plan(start, end, compacted=is_read_compacted)
+        reader = RangeReader(env, access)
+        ending.push_async_callback(reader.close)
+        waiting = deque(split(plans, SPLITS_AHEAD))
+        under_way: deque[asyncio.Task[list[pa.RecordBatch]]] = deque()
+        ending.push_async_callback(_cancel, under_way)
+        while waiting or under_way:
+            while waiting and len(under_way) < SPLITS_AHEAD:
+                reading = read_split(env, reader, waiting.popleft(), planner.bookies, columns)
+                under_way.append(asyncio.create_task(reading, name="read-split"))
+            # It stays in the queue while it is waited for: a cancelled caller cancels it with the others.
+            batches = await asyncio.shield(under_way[0])
+            under_way.popleft()
+            for batch in batches:
+                yield batch
+
+
+async def _cancel(tasks: deque[asyncio.Task[list[pa.RecordBatch]]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def arrow_batches(
+    topic: str,
+    start: PointsInTopic = "earliest",
+    end: PointsInTopic = "latest",
+    *,
+    columns: Sequence[str] = COLUMNS,
+    is_read_compacted: bool = False,
+    admin_url: str | None = None,
+    plan_timeout_s: float = PLAN_TIMEOUT_S,
+) -> Generator[pa.RecordBatch]:
+    """Read a topic as Arrow record batches, one after the other, with little memory.
+
+    Args:
+        topic: As in `to_arrow`, like all others.
+        start: Where the read begins.
+        end: Where the read ends.
+        columns: The columns, in this order.
+        is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
+        admin_url: The admin HTTP of the cluster. None finds the cluster through Ray.
+        plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
+
+    Returns:
+        An iterator. The read begins with its first item.
+
+    Raises:
+        MagnetarError: As `to_arrow` does.
+    """
+    with closing(LoopThread("magnetar-read")) as thread:
+        rows = read_batches(
+            topic,
+            start,
+            end,
+            columns=columns,
+            is_read_compacted=is_read_compacted,
+            admin_url=admin_url,
+            plan_timeout_s=plan_timeout_s,
+        )
+
+        async def following() -> pa.RecordBatch | None:
+            return await anext(rows, None)
+
+        try:
+            while (batch := thread.run(following())) is not None:
+                yield batch
+        finally:
+            thread.run(rows.aclose())
+
+
+def to_arrow(
+    topic: str,
+    start: PointsInTopic = "earliest",
+    end: PointsInTopic = "latest",
+    *,
+    columns: Sequence[str] = COLUMNS,
+    is_read_compacted: bool = False,
+    admin_url: str | None = None,
+    plan_timeout_s: float = PLAN_TIMEOUT_S,
+) -> pa.Table:
+    """Read what a topic holds between two points into an Arrow table, in this process and without Spark.
+
+    The rows come straight from the bookies. Reading moves no cursor.
+
+    Args:
+        topic: Any form of a persistent topic's name. A partitioned topic is read with all its partitions, one after
+            the other, in order within each.
+        start: `"earliest"`, `"latest"`, a message id or a time, both inclusive. A mapping gives one for each partition.
+        end: The same, with a message id inclusive and a time exclusive. `"latest"` means the moment of the call.
+        columns: The columns, in this order. What nobody asks for is not decoded.
+        is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
+        admin_url: `http://host:port` of the cluster's admin HTTP. None finds the cluster through Ray.
+        plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
+
+    Returns:
+        A table with one row per message.
+
+    Raises:
+        NotAllowedError: If the topic is non-persistent, or holds encrypted or chunked messages.
+        TopicNotFound: If the topic does not exist.
+        InvalidTopicName: If `topic` is no topic name.
+        InvalidConfiguration: If the bounds, a column or the URL are impossible.
+        ClusterError: If there is no cluster.
+        ConnectError: If nothing answers at `admin_url`.
+        ServiceUnitNotReady: If the topic's owner cannot be asked in time.
+        CoordinatorUnavailable: If the coordinator cannot be asked in time.
+        NoSuchEntry: If an entry of the range is gone. No message is left out silently.
+        EntryUnknown: If an entry cannot be read now.
+        EntryCorrupt: If no copy of an entry is intact.
+    """
+    batches = arrow_batches(
+        topic,
+        start,
+        end,
+        columns=columns,
+        is_read_compacted=is_read_compacted,
+        admin_url=admin_url,
+        plan_timeout_s=plan_timeout_s,
+    )
+    return pa.Table.from_batches(batches, schema=schema_of(columns))
+
+
+def to_pandas(
+    topic: str,
+    start: PointsInTopic = "earliest",
+    end: PointsInTopic = "latest",
+    *,
+    columns: Sequence[str] = COLUMNS,
+    is_read_compacted: bool = False,
+    admin_url: str | None = None,
+    plan_timeout_s: float = PLAN_TIMEOUT_S,
+) -> "pd.DataFrame":
+    """Read what a topic holds between two points into a pandas frame, as `to_arrow` does.
+
+    Args:
+        topic: As in `to_arrow`, like all others.
+        start: Where the read begins.
+        end: Where the read ends.
+        columns: The columns, in this order.
+        is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
+        admin_url: The admin HTTP of the cluster. None finds the cluster through Ray.
+        plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
+
+    Returns:
+        A frame with one row per message.
+
+    Raises:
+        MagnetarError: As `to_arrow` does.
+    """
+    table = to_arrow(
+        topic,
+        start,
+        end,
+        columns=columns,
+        is_read_compacted=is_read_compacted,
+        admin_url=admin_url,
+        plan_timeout_s=plan_timeout_s,
+    )
+    return table.to_pandas()
