@@ -77,10 +77,11 @@ async def access_over_http(admin_url: str) -> ClusterAccess:
     if not admin_url.startswith(("http://", "https://")):
         raise InvalidConfiguration(f"the admin URL must be http://host:port, not {admin_url!r:.200}")
     url = admin_url.rstrip("/") + READ_CREDENTIALS_PATH
-    return _access_in(await asyncio.to_thread(_get, url), url)
+    return _access_in(await asyncio.to_thread(get_bytes, url), url)
 
 
-def _get(url: str) -> bytes:
+def get_bytes(url: str) -> bytes:
+    """What the admin HTTP answers to a GET; blocks. Raises ConnectError, CoordinatorUnavailable, ClusterError."""
     try:
         # Without the proxies of the environment, which lead out of the cluster.
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=LOCATE_TIMEOUT_S) as answer:

@@ -46,6 +46,12 @@ class TimeWindow(NamedTuple):
             self.end_ms is None or publish_time_ms < self.end_ms
         )
 
+    def intersection(self, other: "TimeWindow") -> "TimeWindow":
+        """The times that lie in both."""
+        starts = [one for one in (self.start_ms, other.start_ms) if one is not None]
+        ends = [one for one in (self.end_ms, other.end_ms) if one is not None]
+        return TimeWindow(max(starts, default=None), min(ends, default=None))
+
 
 class EntryDecoder:
     """Decodes entries of one topic or partition. Not thread-safe."""

@@ -22,9 +22,10 @@ from ..protocol.errors import MagnetarError, is_retriable
 from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
 from .access import access_over_http, cluster_access
+from .cluster_link import LocateBookies
 from .loop_thread import LoopThread
 from .message_table import COLUMNS, schema_of
-from .planner import PLAN_TIMEOUT_S, LocateBookies, Planner
+from .planner import PLAN_TIMEOUT_S, Planner
 from .range_reader import RangeReader
 from .read_plan import PointsInTopic, ReadSplit, split
 
@@ -90,7 +91,7 @@ async def read_batches(
         ending.push_async_callback(_cancel, under_way)
         while waiting or under_way:
             while waiting and len(under_way) < SPLITS_AHEAD:
-                reading = read_split(env, reader, waiting.popleft(), planner.bookies, columns)
+                reading = read_split(env, reader, waiting.popleft(), planner.link.bookies, columns)
                 under_way.append(asyncio.create_task(reading, name="read-split"))
             # It stays in the queue while it is waited for: a cancelled caller cancels it with the others.
             batches = await asyncio.shield(under_way[0])

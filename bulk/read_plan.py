@@ -28,7 +28,7 @@ from ..storage.metadata.ledger_metadata import LedgerMetadata
 from .arrow_decoding import TimeWindow
 
 ENTRY_SIZE_DEFAULT_BYTES = 32 << 10
-"""Taken for entries of ledgers that do not say how large they are, being still open."""
+"""Taken for entries of an open ledger when the broker does not say how large they are."""
 SPLIT_SIZE_MIN_BYTES = 1 << 20
 SPLIT_SIZE_MAX_BYTES = 16 << 20
 SPLITS_PER_READER = 4
@@ -54,6 +54,10 @@ class Bounds(NamedTuple):
     first: WireMessageId = WireMessageId.earliest
     last: WireMessageId = WireMessageId.latest
     window: TimeWindow = TimeWindow()
+
+    def within(self, window: TimeWindow) -> "Bounds":
+        """What of this lies in another window, too."""
+        return self._replace(window=self.window.intersection(window))
 
     @property
     def empty(self) -> bool:
@@ -110,6 +114,8 @@ class PartitionPlan:
     last: Position
     bounds: Bounds
     compacted: LedgerMetadata | None = None
+    open_entry_bytes: int = 0
+    """Size of an entry in the ledger that is still open, on average; 0 if the broker does not know."""
 
 
 def parse_bounds(
@@ -186,11 +192,19 @@ def _compacted_range(topic: str, ledger: LedgerMetadata, bounds: Bounds) -> Ledg
 
 def split(plans: Iterable[PartitionPlan], readers: int) -> list[ReadSplit]:
     """Splits of all partitions for that many readers, each about equally large and none too large to hold in memory."""
+    return _split(plans, max(readers, 1) * SPLITS_PER_READER, SPLIT_SIZE_MIN_BYTES, SPLIT_SIZE_MAX_BYTES)
+
+
+def split_by_size(plans: Iterable[PartitionPlan], size_bytes: int, splits_min: int = 1) -> list[ReadSplit]:
+    """Splits of all partitions of about `size_bytes`, or smaller ones, so that there are about `splits_min`."""
+    return _split(plans, splits_min, 1, size_bytes)
+
+
+def _split(plans: Iterable[PartitionPlan], number: int, least_bytes: int, most_bytes: int) -> list[ReadSplit]:
     parts = [(plan, ledger_ranges(plan)) for plan in plans]
-    sizes = {found.ledger.ledger_id: _entry_size_bytes(found.ledger) for _, ranges in parts for found in ranges}
+    sizes = {ledger_id: size for plan, _ in parts for ledger_id, size in sizes_of_entries(plan).items()}
     total_bytes = sum(found.entries * sizes[found.ledger.ledger_id] for _, ranges in parts for found in ranges)
-    wanted_bytes = total_bytes / (max(readers, 1) * SPLITS_PER_READER)
-    size_bytes = min(max(wanted_bytes, SPLIT_SIZE_MIN_BYTES), SPLIT_SIZE_MAX_BYTES)
+    size_bytes = min(max(total_bytes / number, least_bytes), most_bytes)
     return [
         ReadSplit(plan.topic, plan.partition, plan.bounds.window, gathered)
         for plan, ranges in parts
@@ -239,10 +253,16 @@ def _cut(found: LedgerRange, entry_bytes: int, size_bytes: float, room_bytes: fl
     return pieces
 
 
-def _entry_size_bytes(ledger: LedgerMetadata) -> int:
+def sizes_of_entries(plan: PartitionPlan) -> dict[int, int]:
+    """By ledger of a plan: about how many bytes each of its entries has."""
+    ledgers = plan.ledgers if plan.compacted is None else (plan.compacted, *plan.ledgers)
+    return {ledger.ledger_id: _entry_size_bytes(ledger, plan.open_entry_bytes) for ledger in ledgers}
+
+
+def _entry_size_bytes(ledger: LedgerMetadata, open_entry_bytes: int) -> int:
     if ledger.closed and ledger.last_entry >= 0 and ledger.length:
         return max(1, ledger.length // (ledger.last_entry + 1))
-    return ENTRY_SIZE_DEFAULT_BYTES
+    return open_entry_bytes or ENTRY_SIZE_DEFAULT_BYTES
 
 
 def _batch_index(bound: WireMessageId, ledger_id: int, entry_id: int) -> int:

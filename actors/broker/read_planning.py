@@ -50,6 +50,7 @@ async def plan_read(
         epoch=topic.epoch,
         bookies=list(bookies()),
         compacted=None if plan.compacted is None else plan.compacted.pack(),
+        open_entry_bytes=plan.open_entry_bytes,
     )
 
 

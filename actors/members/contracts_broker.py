@@ -170,7 +170,8 @@ class PlannedRead:
     """What a bulk read of a topic needs. `first` and `last` are inclusive; first > last: there is nothing to read.
 
     `ledgers` are packed LedgerMetadata in order. `pin` keeps them, and is None when there is nothing to keep.
-    `compacted` is that of the compacted ledger, which is read first; None without one.
+    `compacted` is that of the compacted ledger, which is read first; None without one. `open_entry_bytes` is the size
+    of an entry of the ledger that is still open, on average, and 0 if it has none.
     """
 
     first: Place
@@ -181,6 +182,7 @@ class PlannedRead:
     epoch: int
     bookies: list[BookieInfo]
     compacted: bytes | None = None
+    open_entry_bytes: int = 0
 
 
 class OwnerContract(Contract):

@@ -117,7 +117,7 @@ def read_topic(
         if on_planned is not None:
             await asyncio.to_thread(on_planned)
         with ReadProgress(topic, sum(part.entries for part in splits), progress) as shown:
-            return application, await application.pool.read(env, splits, planner.bookies, shown)
+            return application, await application.pool.read(env, splits, planner.link.bookies, shown)
 
     # The rows are complete when `read` ends. Removing pins may wait for a broker that hangs; the program need not.
     application, blocks = run_apart(read(), ending.aclose)

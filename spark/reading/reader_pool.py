@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from ...bulk.access import ClusterAccess
 from ...bulk.arrow_decoding import encode_block
-from ...bulk.planner import LocateBookies
+from ...bulk.cluster_link import LocateBookies
 from ...bulk.range_reader import RangeReader
 from ...bulk.read_plan import ReadSplit
 from ...protocol.errors import ClusterError, MagnetarError, is_retriable

@@ -406,7 +406,10 @@ class ManagedLedger:
                 current if current is not None and current.ledger_id == record.metadata.ledger_id else record.metadata
                 for record in records
             ]
-            return BulkReadPlan(first, last, tuple(ledgers[len(beside) :]), pin_id, ledgers[0] if beside else None)
+            tail = self.chain.infos[-1]  # whose metadata does not say how large it is before it is closed
+            open_entry_bytes = tail.size_bytes // tail.entries if tail.entries and not tail.closed else 0
+            of_log, of_compaction = tuple(ledgers[len(beside) :]), ledgers[0] if beside else None
+            return BulkReadPlan(first, last, of_log, pin_id, of_compaction, open_entry_bytes)
 
     # -- the end -----------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,8 @@ class BulkReadPlan(NamedTuple):
     ledgers: tuple[LedgerMetadata, ...]
     pin: str | None
     compacted: LedgerMetadata | None = None
+    open_entry_bytes: int = 0
+    """Size of an entry in the ledger that is still open, on average; 0 if it has none."""
 
 
 class PinRecord(NamedTuple):

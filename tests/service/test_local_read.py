@@ -74,7 +74,7 @@ def test_bounds_columns_and_pandas(publish: Publish, topic: str, admin_url: str)
 def test_a_topic_that_is_larger_than_what_is_held_is_read_with_little(
     publish: Publish, topic: str, admin_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(3_000)
+    publish(3_000)  # entries of about 60 bytes, in a ledger that is still open
     monkeypatch.setattr("magnetar.bulk.read_plan.SPLIT_SIZE_MIN_BYTES", 2_000)
     monkeypatch.setattr("magnetar.bulk.read_plan.SPLIT_SIZE_MAX_BYTES", 2_000)
     begun = 0
@@ -92,7 +92,7 @@ def test_a_topic_that_is_larger_than_what_is_held_is_read_with_little(
     batches.close()
     assert first.num_rows and begun <= local_read.SPLITS_AHEAD
     assert sum(batch.num_rows for batch in magnetar.arrow_batches(topic, admin_url=admin_url)) == 3_000
-    assert begun > 20
+    assert 30 < begun < 300
 
 
 def test_errors_say_what_is_wrong(topic: str, admin_url: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 from magnetar.actors.members.contracts_broker import BrokerContract
 from magnetar.actors.members.contracts_coordinator import CoordinatorContract
 from magnetar.bulk.access import ClusterAccess
+from magnetar.bulk.cluster_link import ClusterLink
 from magnetar.bulk.planner import Planner
 from magnetar.bulk.read_plan import Bounds
 from magnetar.protocol.errors import (
@@ -157,7 +158,7 @@ async def test_every_partition_is_planned_and_pinned_until_the_end(harness: Harn
         assert plans[0].ledgers == (LEDGER,)
         assert (plans[0].first, plans[0].last, plans[0].bounds) == ((7, 0), (7, 9), Bounds())
         assert len(harness.pins) == 3
-        assert await planner.bookies() == [BookieInfo("bookie-1", "127.0.0.1", 1, True)]
+        assert await planner.link.bookies() == [BookieInfo("bookie-1", "127.0.0.1", 1, True)]
     assert harness.pins == []
     assert {(asked["start"], asked["end"]) for asked in harness.broker.asked} == {("earliest", "latest")}
 
@@ -216,16 +217,16 @@ async def test_brokers_may_go_after_planning_and_the_pins_then_expire(harness: H
     async with harness.planner("flights") as planner:
         await planner.plan()
         await harness.broker.server.close()
-        assert await planner.bookies()
+        assert await planner.link.bookies()
     assert len(harness.pins) == 3
 
 
 async def test_the_coordinator_may_go_after_planning_and_the_pins_then_expire(harness: Harness) -> None:
     async with harness.planner("plain") as planner:
         await planner.plan()
-        known = await planner.bookies()
+        known = await planner.link.bookies()
         await harness.coordinator.server.close()
-        assert await planner.bookies() == known
+        assert await planner.link.bookies() == known
     assert len(harness.pins) == 1
 
 
@@ -272,11 +273,23 @@ async def test_no_coordinator_at_all(harness: Harness) -> None:
     async def nowhere() -> tuple[str, int]:
         raise CoordinatorUnavailable("restarting")
 
-    planner = harness.planner("plain", timeout_s=0.2)
-    planner._locate = nowhere
-    async with planner:
+    access = ClusterAccess("cluster", KEYS, ("127.0.0.1", 1))
+    async with Planner(harness.env, access, "plain", timeout_s=0.2, locate=nowhere) as planner:
         with pytest.raises(CoordinatorUnavailable):
             await planner.plan()
+
+
+async def test_pins_of_a_detached_plan_stay_and_are_prolonged_by_others(harness: Harness) -> None:
+    async with harness.planner("plain") as planner:
+        await planner.plan()
+        pins = planner.detach()
+    assert [tuple(pin) for pin in pins] == harness.pins != []
+    link = ClusterLink(harness.env, ClusterAccess("cluster", KEYS, ("127.0.0.1", 1)), harness.locate)
+    await link.prolong(pins, 60.0)
+    assert harness.broker.prolonged == 1
+    await link.unpin(pins)
+    assert harness.pins == []
+    await link.close()
 
 
 def test_only_persistent_topics_can_be_read(harness_env: Environment) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from magnetar.bulk.access import ClusterAccess
-from magnetar.bulk.planner import LocateBookies
+from magnetar.bulk.cluster_link import LocateBookies
 from magnetar.bulk.read_plan import PartitionPlan, ReadSplit
 from magnetar.protocol.errors import EntryCorrupt, InvalidConfiguration, NotAllowedError
 from magnetar.runtime.environment import Environment
@@ -43,6 +43,7 @@ class FakePlanner:
     def __init__(self, env: Environment, access: ClusterAccess, topic: str, **options: Any) -> None:
         if topic.startswith("non-persistent"):
             raise NotAllowedError(topic)
+        self.link = self
 
     async def __aenter__(self) -> "FakePlanner":
         events.append("open")
