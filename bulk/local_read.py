@@ -5,8 +5,9 @@ caller, and wait in memory until he takes them. So `arrow_batches` needs about `
 however large the topic is.
 """
 
-# pandas brings no types.
+# pandas and pyarrow bring no types.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
 import asyncio
 import logging

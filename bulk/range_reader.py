@@ -5,6 +5,10 @@ reads ahead while it decodes, in bounded pieces. It never fences, asks nothing o
 checksum. Either it gives all entries of the split or it raises.
 """
 
+# pyarrow brings no types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+
 import dataclasses
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING

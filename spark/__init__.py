@@ -1,4 +1,4 @@
-"""Topics as Spark DataFrames, and DataFrames into topics, through RayDP.
+"""Topics as Spark DataFrames, and DataFrames into topics: through RayDP, or through the data source of any Spark 4.
 
     import magnetar
 
@@ -11,7 +11,8 @@
 
 The owner brokers only say where a topic begins and ends. Ray actors on every node then read ranges of its ledgers from
 the bookies and decode them to Arrow. The blocks stay on their node, where Spark's executors take them. In
-the other direction Spark's tasks publish with a client each.
+the other direction Spark's tasks publish with a client each. `MagnetarDataSource` has executors read the bookies
+themselves.
 
 Everything is loaded on first use: importing this brings in neither Spark nor Ray nor Arrow.
 """
@@ -19,15 +20,21 @@ Everything is loaded on first use: importing this brings in neither Spark nor Ra
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ..protocol.errors import SparkUnavailable
+
 if TYPE_CHECKING:
     from .raydp_session import session as session
     from .raydp_session import stop as stop
     from .reading.frame import read_topic as read_topic
     from .reading.frame import release as release
+    from .source.data_source import MagnetarDataSource as MagnetarDataSource
     from .writing.frame import TopicWrite as TopicWrite
     from .writing.frame import write_topic as write_topic
 
+DATA_SOURCE = "MagnetarDataSource"
+"""Not in `__all__`, because PySpark 3.5 has no data sources in Python."""
 _HOMES = {
+    DATA_SOURCE: ".source.data_source",
     "TopicWrite": ".writing.frame",
     "read_topic": ".reading.frame",
     "release": ".reading.frame",
@@ -42,7 +49,12 @@ __all__ = ["read_topic", "release", "session", "stop", "write_topic"]
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name], __name__), name)
+    try:
+        value = getattr(import_module(_HOMES[name], __name__), name)
+    except ModuleNotFoundError as error:
+        if name == DATA_SOURCE and error.name in ("pyspark", "pyspark.sql.datasource"):
+            raise SparkUnavailable("the data source needs PySpark 4.2: pip install 'magnetar[spark4]'") from error
+        raise
     globals()[name] = value
     return value
 

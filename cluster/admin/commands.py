@@ -1,5 +1,6 @@
 """All commands, and the routes of the admin that have none."""
 
+from ...protocol.names import READ_CREDENTIALS_PATH
 from .clusters import BOOKIES, BROKER_STATS, BROKERS, CLUSTERS, DESIRED, TENANTS
 from .command import Command
 from .namespaces import NAMESPACE_PERMISSIONS, NAMESPACES, TOPIC_PERMISSIONS
@@ -30,6 +31,7 @@ WITHOUT_COMMAND = {
     ("GET", "/metrics"): "it is for Prometheus",
     ("GET", "/admin/v2/brokers/ready"): "it is for load balancers",
     ("GET", "/admin/v2/openapi.json"): "it is for programs",
+    ("GET", READ_CREDENTIALS_PATH): "it is for programs that read in bulk",
 }
 """Why a route has no command."""
 

@@ -455,6 +455,13 @@ def test_the_examples_for_spark_read_a_topic_and_write_a_result_once(greetings, 
     assert one_session == ["session", "stop"] * 3
 
 
+def test_the_example_without_spark_reads_the_same_rows_three_times(greetings, capfd):
+    run(GUIDE, "to-arrow")
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if re.fullmatch(r"\d+ \d+ \d+", line)]
+    counts = {int(word) for word in line.split()}
+    assert len(counts) == 1 and counts.pop() > 0
+
+
 def test_this_file_runs_every_example_and_command_of_the_page():
     source = Path(__file__).read_text()
     for kind in ("example", "commands"):

@@ -94,8 +94,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.processes": BASE
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.desired", "actors.admin", "storage.metadata"},
     "bulk": BASE | {"actors.members", "storage.ledger", "storage.metadata"},
-    "spark": BASE | {"spark.reading", "spark.writing"},
+    "spark": BASE | {"spark.reading", "spark.source", "spark.writing"},
     "spark.reading": BASE | CLIENT | {"bulk", "storage.ledger"},
+    "spark.source": BASE | {"bulk"},
     "spark.writing": BASE | CLIENT,
     "cluster.terminal": BASE | CLIENT,
     "cluster.load": BASE | CLIENT | {"cluster.terminal"},

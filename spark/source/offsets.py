@@ -1,0 +1,77 @@
+"""Offsets of a streaming query: how far each partition was read.
+
+An offset is a JSON object, because Spark keeps it in its checkpoint. It maps the full name of a partition, or of a
+topic without partitions, to the place of the last message that was read. A place is `ledger:entry`, or
+`ledger:entry:index` for a message inside a batch. `-1:-1` is before everything. A partition that an offset does not
+name begins there: it was created after the query.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ...bulk.read_plan import PartitionPlan, ledger_ranges, sizes_of_entries
+from ...protocol.errors import InvalidConfiguration
+from ...protocol.message_id import Position, WireMessageId
+
+Offset = Mapping[str, str]
+
+
+class Reached(NamedTuple):
+    """The last message that was read: all of an entry, or of its batch up to an index."""
+
+    ledger: int
+    entry: int
+    batch_index: int = -1
+
+    @staticmethod
+    def parse(text: str) -> "Reached":
+        """Raises InvalidConfiguration for what is none: somebody has changed the checkpoint."""
+        try:
+            return Reached(*map(int, text.split(":")))
+        except (TypeError, ValueError) as error:
+            raise InvalidConfiguration(f"{text!r:.100} is no place in a topic: the checkpoint is damaged") from error
+
+    @staticmethod
+    def before(message_id: WireMessageId) -> "Reached":
+        """The place behind which this message is the first."""
+        if message_id.batch_index > 0:
+            return Reached(message_id.ledger_id, message_id.entry_id, message_id.batch_index - 1)
+        return Reached(message_id.ledger_id, message_id.entry_id - 1)
+
+    @property
+    def following(self) -> WireMessageId:
+        """The first message id behind it."""
+        if self.batch_index >= 0:
+            return WireMessageId(self.ledger, self.entry, -1, self.batch_index + 1)
+        return WireMessageId(self.ledger, self.entry + 1)
+
+    def __str__(self) -> str:
+        return f"{self.ledger}:{self.entry}" + (f":{self.batch_index}" if self.batch_index >= 0 else "")
+
+
+EARLIEST = Reached(-1, -1)
+
+
+def place_in(offset: Offset, topic: str) -> Reached:
+    """How far a partition was read."""
+    return Reached.parse(offset[topic]) if topic in offset else EARLIEST
+
+
+def place_within(plan: PartitionPlan, size_bytes: int) -> Reached | None:
+    """The last entry of a plan that about so many bytes reach, at least the first; None if the plan has none."""
+    found: Reached | None = None
+    sizes = sizes_of_entries(plan)
+    for part in ledger_ranges(plan):
+        entry_bytes = sizes[part.ledger.ledger_id]
+        entries = min(part.entries, max(size_bytes // entry_bytes, 0 if found is not None else 1))
+        if entries:
+            found = Reached(part.ledger.ledger_id, part.first_entry + entries - 1)
+        size_bytes -= entries * entry_bytes
+        if entries < part.entries:
+            break
+    return found
+
+
+def position_of(place: Reached) -> Position:
+    """Its entry."""
+    return (place.ledger, place.entry)

@@ -1,0 +1,160 @@
+"""The options of the data source, with the names that the Pulsar Spark connector has.
+
+| option | meaning | default |
+| --- | --- | --- |
+| `admin.url` | `http://host:port` of the cluster's admin HTTP | required |
+| `service.url` | `pulsar://host:port` of brokers, for writing | |
+| `topic`, `topics`, `topicsPattern` | a topic, several with commas, or a regular expression | one of them |
+| `startingOffsets` | `earliest`, `latest`, or JSON: an offset for each topic | `earliest`, in streams `latest` |
+| `endingOffsets` | the same for the end of a batch | `latest` |
+| `startingTime`, `endingTime` | milliseconds since the epoch, in place of offsets | |
+| `failOnDataLoss` | whether a read ends with an error when messages that it should give are gone | `true` |
+| `columns` | the columns of the frame, with commas between them | all |
+| `isReadCompacted` | read only the last message of each key of what is compacted | `false` |
+| `maxBytesPerSplit` | about how many bytes of a topic one Spark task reads | 16 MiB |
+| `maxBytesPerTrigger` | about how many bytes a micro-batch reads | all |
+| `predefinedSubscription` | a subscription whose cursor follows a streaming query | none |
+| `pinTtlSeconds` | how long planned ledgers are kept from trimming when nobody reads on | 600 |
+| `minPartitions` | how many tasks a read has at least, if it has as many entries | 1 |
+
+An offset in JSON is a serialized message id, as a list of its bytes (as the Pulsar connector writes it) or in
+hexadecimal.
+"""
+
+# pyarrow brings no types.
+# pyright: reportUnknownVariableType=false
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from ...bulk.message_table import COLUMNS, schema_of
+from ...bulk.planner import PIN_TTL_S
+from ...bulk.read_plan import SPLIT_SIZE_MAX_BYTES, PointInTopic
+from ...protocol.errors import InvalidConfiguration
+from ...protocol.plain_values import is_list, is_text_map
+from ...protocol.topics import TopicName
+
+ADMIN_URL = "admin.url"
+SERVICE_URL = "service.url"
+TOPIC, TOPICS, PATTERN = "topic", "topics", "topicspattern"
+PREFIX = "pulsar."
+"""The connector's options of clients and readers begin so. They have no meaning here."""
+KNOWN = {
+    *(ADMIN_URL, SERVICE_URL, TOPIC, TOPICS, PATTERN, "startingoffsets", "endingoffsets", "startingtime", "endingtime"),
+    *("failondataloss", "columns", "isreadcompacted", "maxbytespersplit", "maxbytespertrigger"),
+    *("minpartitions", "path", "pinttlseconds", "predefinedsubscription"),
+}
+SPLIT_SIZE_LEAST_BYTES = 64 << 10
+
+Offsets = PointInTopic | dict[str, PointInTopic]
+"""One for all topics, or one for each of these: full names of topics or partitions."""
+
+
+class ReadOptions(NamedTuple):
+    """What a read is asked for."""
+
+    admin_url: str
+    topics: tuple[str, ...]
+    """Empty with a pattern."""
+    pattern: str | None
+    starting: Offsets
+    ending: Offsets
+    fail_on_data_loss: bool
+    columns: tuple[str, ...]
+    compacted: bool
+    split_bytes: int
+    partitions_min: int
+    trigger_bytes: int | None
+    subscription: str | None
+    pin_ttl_s: float
+
+
+def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
+    """Read options, whose names may be in any case. Raises InvalidConfiguration for a value that cannot be meant."""
+    found = {name.lower(): value.strip() for name, value in given.items()}
+    unknown = sorted(name for name in found if name not in KNOWN and not name.startswith(PREFIX))
+    if unknown:
+        raise InvalidConfiguration(
+            f"there is no option {unknown[0]!r}: see docs/guides/spark.md for those that there are"
+        )
+    admin_url = found.get(ADMIN_URL, "")
+    if not admin_url:
+        raise InvalidConfiguration("the option admin.url is missing: http://host:port of the cluster's admin HTTP")
+    topics, pattern = _topics(found)
+    columns = tuple(name.strip() for name in found["columns"].split(",")) if "columns" in found else COLUMNS
+    schema_of(columns)
+    return ReadOptions(
+        admin_url,
+        topics,
+        pattern,
+        _bound(found, "starting", "latest" if streaming else "earliest"),
+        _bound(found, "ending", "latest"),
+        _flag(found, "failOnDataLoss", True),
+        columns,
+        _flag(found, "isReadCompacted", False),
+        _number(found, "maxBytesPerSplit", SPLIT_SIZE_MAX_BYTES, SPLIT_SIZE_LEAST_BYTES),
+        _number(found, "minPartitions", 1, 1),
+        _number(found, "maxBytesPerTrigger", 1, 1) if "maxbytespertrigger" in found else None,
+        found.get("predefinedsubscription"),
+        float(_number(found, "pinTtlSeconds", int(PIN_TTL_S), 1)),
+    )
+
+
+def _topics(found: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    named = [name for name in (TOPIC, TOPICS, PATTERN) if found.get(name)]
+    if len(named) != 1:
+        said = "none" if not named else ", ".join(named)
+        raise InvalidConfiguration(f"one of the options topic, topics and topicsPattern must be given, not {said}")
+    if named == [PATTERN]:
+        return (), found[PATTERN]
+    parts = [found[TOPIC]] if named == [TOPIC] else [name.strip() for name in found[TOPICS].split(",")]
+    topics = [TopicName.parse(name).full for name in parts if name]
+    if len({*topics}) < len(topics):
+        raise InvalidConfiguration(f"a topic is named twice in {found[TOPICS]!r:.200}")
+    return tuple(topics), None
+
+
+def _bound(found: Mapping[str, str], side: str, otherwise: str) -> Offsets:
+    offsets, time_ms = found.get(f"{side}offsets"), found.get(f"{side}time")
+    if offsets is not None and time_ms is not None:
+        raise InvalidConfiguration(f"give {side}Offsets or {side}Time, not both")
+    if time_ms is not None:
+        return _number(found, f"{side}Time", 0, 0)
+    text = otherwise if offsets is None else offsets
+    if text.lower() in ("earliest", "latest"):
+        return text.lower()
+    try:
+        given = json.loads(text)
+    except ValueError as error:
+        raise InvalidConfiguration(f"{side}Offsets must be earliest, latest or JSON: {error}") from error
+    if not is_text_map(given):
+        raise InvalidConfiguration(f"{side}Offsets must be an object: an offset for each topic")
+    return {TopicName.parse(topic).full: _offset(side, topic, value) for topic, value in given.items()}
+
+
+def _offset(side: str, topic: str, value: object) -> PointInTopic:
+    if value in ("earliest", "latest"):
+        return str(value)
+    try:
+        if isinstance(value, str):
+            return bytes.fromhex(value)
+        if is_list(value):  # Java's bytes have a sign
+            return bytes(number % 256 for number in value if type(number) is int and -128 <= number <= 255)
+    except ValueError as error:
+        raise InvalidConfiguration(f"{side}Offsets of {topic}: {error}") from error
+    raise InvalidConfiguration(f"{side}Offsets of {topic} must be a message id in hexadecimal or as a list of bytes")
+
+
+def _flag(found: Mapping[str, str], name: str, otherwise: bool) -> bool:
+    value = found.get(name.lower(), str(otherwise)).lower()
+    if value not in ("true", "false"):
+        raise InvalidConfiguration(f"the option {name} must be true or false, not {value!r:.100}")
+    return value == "true"
+
+
+def _number(found: Mapping[str, str], name: str, otherwise: int, least: int) -> int:
+    text = found.get(name.lower(), str(otherwise))
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise InvalidConfiguration(f"the option {name} must be a whole number of {least} or more, not {text!r:.100}")
+    return int(text)

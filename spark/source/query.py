@@ -1,0 +1,203 @@
+"""What a streaming query asks of the cluster, from the process on the driver that plans its micro-batches.
+
+**Nothing is trimmed under a query.** A plan begins with the entry that was read last. So its pin holds the ledger of
+that entry, and brokers trim a topic from its beginning only. The pin stays until the next plan of the same partition.
+
+**What is gone is noticed.** When the ledger of the last entry that was read is gone, ledgers behind it may be gone,
+too. Then the plan fails, or with `failOnDataLoss=false` goes on with what is there. This can only happen while no query
+runs: longer than a pin lasts, without a subscription and without a retention.
+
+`predefinedSubscription` names a subscription. The query moves its cursor with each commit. So nothing is trimmed
+between two runs, and the backlog shows how far the query is.
+"""
+
+import asyncio
+import json
+import logging
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import replace
+from urllib.parse import quote
+
+from ...bulk.access import ClusterAccess, access_over_http
+from ...bulk.arrow_decoding import TimeWindow
+from ...bulk.cluster_link import ClusterLink, Pin
+from ...bulk.planner import PLAN_TIMEOUT_S, Planner
+from ...bulk.read_plan import PartitionPlan
+from ...protocol.errors import ClusterError, NoSuchEntry, TopicNotFound
+from ...protocol.message_id import WireMessageId
+from ...protocol.topics import TopicName
+from ...runtime.environment import Environment
+from ...runtime.tasks import Tasks
+from .offsets import EARLIEST, Offset, Reached, place_in, position_of
+from .options import ReadOptions
+from .topics import topics_of
+
+logger = logging.getLogger(__name__)
+
+RENEWALS_PER_TTL = 3
+HTTP_TIMEOUT_S = 30.0
+
+
+class Query:
+    """Use on one loop; `open` first, and `close` at the end."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._env = Environment.real(threads_max=1)
+        self._pins: dict[str, Pin] = {}
+        """The pin of the latest plan of each partition."""
+        self._committed: dict[str, str] = {}
+        """Where the cursors of the subscription are."""
+        self._tasks = Tasks()
+        start = options.starting
+        self._window = TimeWindow(start_ms=start) if isinstance(start, int) else TimeWindow()
+
+    async def open(self) -> None:
+        """Find the cluster. Raises what `access_over_http` raises."""
+        self.access: ClusterAccess = await access_over_http(self._options.admin_url)
+        self._link = ClusterLink(self._env, self.access, self._locate)
+        self._tasks.spawn(self._prolong(), "prolong-pins")
+
+    async def close(self) -> None:
+        """Let go of what is pinned, and end the connections."""
+        await self._tasks.close()
+        await self._link.unpin(list(self._pins.values()))
+        await self._link.close()
+        self._env.close()
+
+    async def _locate(self) -> tuple[str, int]:
+        return (await access_over_http(self._options.admin_url)).coordinator
+
+    async def _prolong(self) -> None:
+        while True:
+            await asyncio.sleep(self._options.pin_ttl_s / RENEWALS_PER_TTL)
+            await self._link.prolong(list(self._pins.values()), self._options.pin_ttl_s)
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """What the tasks of the planned micro-batch have to prolong."""
+        return tuple(self._pins.values())
+
+    # -- offsets -------------------------------------------------------------------------------------------------
+
+    async def first(self) -> dict[str, str]:
+        """Where the query begins, as its options say. Makes the subscription that it moves."""
+        given, ends = self._options.starting, await self.ends()
+        found: dict[str, str] = {}
+        for topic, end in ends.items():
+            start = given
+            if isinstance(given, Mapping):
+                start = given.get(topic, given.get(TopicName.parse(topic).without_partition().full, "earliest"))
+            if start == "latest":
+                place = end
+            elif isinstance(start, bytes):
+                place = Reached.before(WireMessageId.deserialize(start))
+            else:  # a time is found by the window of each plan
+                place = EARLIEST
+            found[topic] = str(place)
+            await self._subscribe(topic, place)
+        return found
+
+    async def ends(self) -> dict[str, Reached]:
+        """The last message of each partition that there is now."""
+        found: dict[str, Reached] = {}
+        for topic in await topics_of(self._options):
+            try:
+                partitions = await (await self._link.coordinator()).partitions(topic=topic, create=False)
+                name = TopicName.parse(topic)
+                for full in [name.partition_name(index) for index in range(partitions)] or [topic]:
+                    last = await (await self._link.owner(full)).last_message_id(topic=full)
+                    found[full] = Reached(last.ledger, last.entry)
+            except TopicNotFound:
+                if self._options.pattern is None:
+                    raise
+                # It was deleted since the topics were listed.
+        return found
+
+    # -- plans ---------------------------------------------------------------------------------------------------
+
+    async def plan(self, start: Offset, end: Mapping[str, Reached]) -> list[PartitionPlan]:
+        """Plan and pin what lies between two offsets. Raises NoSuchEntry when something of it may be gone."""
+        plans: list[PartitionPlan] = []
+        for topic, last in end.items():
+            begin = place_in(start, topic)
+            if position_of(last) <= position_of(begin):
+                continue
+            known = WireMessageId(begin.ledger, max(begin.entry, 0)) if begin.ledger >= 0 else "earliest"
+            ttl_s = self._options.pin_ttl_s
+            async with Planner(
+                self._env, self.access, topic, timeout_s=PLAN_TIMEOUT_S, pin_ttl_s=ttl_s, locate=self._locate
+            ) as planner:
+                (plan,) = await planner.plan(known, WireMessageId(*position_of(last)), window=self._window)
+                pins = planner.detach()
+            await self._repin(topic, pins)
+            if begin.ledger >= 0 and plan.first[0] > begin.ledger:
+                self._report_loss(topic, begin, plan)
+            plans.append(replace(plan, bounds=plan.bounds._replace(first=begin.following)))
+        return plans
+
+    def _report_loss(self, topic: str, begin: Reached, plan: PartitionPlan) -> None:
+        first = f"{plan.first[0]}:{plan.first[1]}"
+        text = f"{topic} was read up to {begin}, and begins at {first} now: messages between them may be gone"
+        if self._options.fail_on_data_loss:
+            raise NoSuchEntry(
+                f"{text}. Keep what a query has not read, with predefinedSubscription or a retention; "
+                "failOnDataLoss=false goes on with what is there"
+            )
+        logger.warning("%s", text)
+
+    async def _repin(self, topic: str, pins: list[Pin]) -> None:
+        if pins:
+            before, self._pins[topic] = self._pins.get(topic), pins[0]
+            if before is not None:
+                await self._link.unpin([before])
+
+    # -- the subscription ----------------------------------------------------------------------------------------
+
+    async def _subscribe(self, topic: str, place: Reached) -> None:
+        """Make the subscription, unless it is there."""
+        if self._options.subscription is not None:
+            await self._send("PUT", topic, "", place, accepted=(409,))
+
+    async def commit(self, end: Offset) -> None:
+        """Move the cursor of the subscription behind what is read. A failure is logged: the next commit moves it on."""
+        if self._options.subscription is None:
+            return
+        for topic, text in end.items():
+            place = Reached.parse(text)
+            if place.ledger < 0 or self._committed.get(topic) == text:
+                continue
+            try:
+                await self._send("POST", topic, "/resetcursor", place)
+            except ClusterError as error:
+                logger.warning("the subscription of the query was not moved: %s", error)
+            else:
+                self._committed[topic] = text
+
+    async def _send(self, method: str, topic: str, action: str, place: Reached, accepted: tuple[int, ...] = ()) -> None:
+        assert self._options.subscription is not None
+        name = TopicName.parse(topic)
+        parts = (name.tenant, *name.namespace.split("/")[1:], name.local_name)
+        path = "/".join(quote(part, safe="") for part in (*parts, "subscription", self._options.subscription))
+        body = {"ledgerId": place.ledger, "entryId": place.entry, "partitionIndex": name.partition}
+        if action:
+            body["isExcluded"] = True
+        url = f"{self._options.admin_url.rstrip('/')}/admin/v2/persistent/{path}{action}"
+        await asyncio.to_thread(_request, method, url, body, accepted)
+
+
+def _request(method: str, url: str, body: Mapping[str, object], accepted: tuple[int, ...]) -> None:
+    """Send a body to the admin HTTP; blocks. Raises ClusterError."""
+    request = urllib.request.Request(
+        url, data=json.dumps(body).encode(), method=method, headers={"Content-Type": "application/json"}
+    )
+    try:
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=HTTP_TIMEOUT_S).close()
+    except urllib.error.HTTPError as error:
+        if error.code not in accepted:
+            text = error.read(1_000).decode(errors="replace")[:300]
+            raise ClusterError(f"{method} {url} answers with status {error.code}: {text}") from error
+    except OSError as error:
+        raise ClusterError(f"{method} {url} has no answer: {error}") from error

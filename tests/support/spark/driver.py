@@ -1,0 +1,81 @@
+"""The Spark program of the data source's tests, which runs with PySpark 4: a loop over questions, a line of JSON each.
+
+A question has the `options` of a read, perhaps a `schema`, and the `sql` about the table `t`. With a `directory` it is
+a streaming query that reads what there is, and ends. Its checkpoint and its rows are kept there, and `t` has all of
+them. The answer has the rows, or the error. Bytes are written in hexadecimal.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import magnetar
+
+
+def plain(value: Any) -> Any:
+    """A value of a row as JSON has it."""
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).hex()
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    return value if isinstance(value, int | float | str | bool | None) else str(value)
+
+
+def answer(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
+    """What Spark says to one question."""
+    reader = spark.read.format("magnetar").options(**question["options"])
+    if "schema" in question:
+        reader = reader.schema(question["schema"])
+    frame = reader.load()
+    frame.createOrReplaceTempView("t")
+    found = spark.sql(question["sql"])
+    rows = [[plain(value) for value in row] for row in found.collect()]
+    return {
+        "columns": frame.columns,
+        "rows": rows,
+        "tasks": frame.rdd.getNumPartitions() if question.get("tasks") else 0,
+    }
+
+
+def stream(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
+    """Run a query once to the end of the topics; the answer also has the rows of each micro-batch."""
+    place = question["directory"]
+    frame = spark.readStream.format("magnetar").options(**question["options"]).load()
+    writing = frame.writeStream.format("parquet").option("checkpointLocation", f"{place}/checkpoint")
+    query = writing.trigger(availableNow=True).start(f"{place}/rows")
+    query.awaitTermination()
+    spark.read.schema(frame.schema).parquet(f"{place}/rows").createOrReplaceTempView("t")
+    rows = [[plain(value) for value in row] for row in spark.sql(question["sql"]).collect()]
+    progress = [one["numInputRows"] for one in query.recentProgress]
+    return {"rows": rows, "batches": [number for number in progress if number]}
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+    spark = (
+        SparkSession.Builder()
+        .master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+        .config("spark.sql.shuffle.partitions", "2")
+        .getOrCreate()
+    )
+    spark.dataSource.register(magnetar.spark.MagnetarDataSource)  # pyright: ignore[reportAttributeAccessIssue] (of 4)
+    for line in sys.stdin:
+        try:
+            question = json.loads(line)
+            found = stream(spark, question) if "directory" in question else answer(spark, question)
+        except Exception as error:  # it is the test's to judge
+            found = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(found), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
