@@ -3,7 +3,8 @@
 Delivered is what an application was handed: an entry counts when its last message was. Clients note that as they hand
 messages over; a durable subscription's entries may be acknowledged only then. What a consumer leaves out because the
 application sought past it counts as given up, and so does what an application names itself (`gave_up`). So does what a
-consumer moves to a dead letter topic: `letter_watch` says whether it may.
+consumer moves to a dead letter topic: `letter_watch` says whether it may. So does a chunk that comes once more when its
+message was whole: its producer stored it twice.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from magnetar.actors.topics.subscription import Subscription
 from magnetar.client.aio.consumer import AsyncConsumer
 from magnetar.client.consuming.ack_sender import ConsumerAcks
 from magnetar.client.consuming.message import Message, ReceivedEntry
+from magnetar.client.consuming.partition_consumer import ChunkReceiver
 from magnetar.client.core.message_id import positions_of
 from magnetar.client.letters.handling import Letters
 from magnetar.protocol.message_id import Position
@@ -32,13 +34,15 @@ class AcknowledgeWatch:
         self._history = history
         self._settled: dict[tuple[str, str, Position], None] = {}
         """(partition topic, subscription, entry): delivered or given up."""
+        self._whole: dict[tuple[str, str, str], None] = {}
+        """(partition topic, subscription, uuid): messages of which all chunks were at a consumer."""
 
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
         receive, receive_many = AsyncConsumer.receive, AsyncConsumer.receive_many
         batch_receive = AsyncConsumer.batch_receive
         in_batch = ContextVar("in_batch", default=False)  # then `receive` gives its message to `batch_receive`
-        leave_out, move = ConsumerAcks.acknowledge_entry, Letters._move
+        leave_out, move, arrive = ConsumerAcks.acknowledge_entry, Letters._move, ChunkReceiver.arrive
         acknowledge, cumulative = Subscription.acknowledge, Subscription.acknowledge_cumulative
 
         async def receiving(consumer: AsyncConsumer, *arguments: Any) -> Message:
@@ -65,6 +69,17 @@ class AcknowledgeWatch:
             consumer: Any = acks._consumer
             self.gave_up(consumer.topic.full, consumer._configuration.subscription_name, position)
             leave_out(acks, position)
+
+        def arriving(chunks: ChunkReceiver, chunk: ReceivedEntry) -> ReceivedEntry | None:
+            found = arrive(chunks, chunk)
+            consumer: Any = chunks._acks._consumer
+            topic, subscription = consumer.topic.full, consumer._configuration.subscription_name
+            message = (topic, subscription, chunk.metadata.uuid)
+            if found is not None and found.chunks:
+                self._whole[message] = None
+            elif message in self._whole:
+                self.gave_up(topic, subscription, chunk.position)
+            return found
 
         def moving(letters: Letters, entry: ReceivedEntry) -> None:
             self.gave_up(entry.topic, letters.policy.subscription, entry.position)
@@ -93,6 +108,7 @@ class AcknowledgeWatch:
             (AsyncConsumer, "receive_many", receiving_many),
             (AsyncConsumer, "batch_receive", batch_receiving),
             (ConsumerAcks, "acknowledge_entry", leaving_out),
+            (ChunkReceiver, "arrive", arriving),
             (Letters, "_move", moving),
             (Subscription, "acknowledge", acknowledging),
             (Subscription, "acknowledge_cumulative", acknowledging_up_to),
