@@ -7,19 +7,21 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
 from ..protocol.errors import ClusterError, ConnectError, CoordinatorUnavailable, InvalidConfiguration
 from ..protocol.names import COORDINATOR_ACTOR, READ_CREDENTIALS_PATH, ROLE_READER
 from ..runtime.ray_calls import find_actor
+from ..runtime.rpc.connection import Locate
 from ..runtime.rpc.keys import NodeKeys, ReadCredentials
 
 T = TypeVar("T")
 
 LOCATE_TIMEOUT_S = 10.0
-ANSWER_SIZE_MAX_BYTES = 64 << 10
+ANSWER_SIZE_MAX_BYTES = 64 << 20
+"""Enough for the names of all topics of a large namespace."""
 
 
 class ClusterAccess(NamedTuple):
@@ -77,22 +79,52 @@ async def access_over_http(admin_url: str) -> ClusterAccess:
     if not admin_url.startswith(("http://", "https://")):
         raise InvalidConfiguration(f"the admin URL must be http://host:port, not {admin_url!r:.200}")
     url = admin_url.rstrip("/") + READ_CREDENTIALS_PATH
-    return _access_in(await asyncio.to_thread(get_bytes, url), url)
+    return _access_in(await ask_admin(url), url)
 
 
-def get_bytes(url: str) -> bytes:
-    """What the admin HTTP answers to a GET; blocks. Raises ConnectError, CoordinatorUnavailable, ClusterError."""
+def locate_over_http(admin_url: str) -> Locate:
+    """What to await for where the coordinator listens now. It raises what `access_over_http` raises."""
+
+    async def locate() -> tuple[str, int]:
+        return (await access_over_http(admin_url)).coordinator
+
+    return locate
+
+
+async def ask_admin(
+    url: str,
+    method: str = "GET",
+    body: object = None,
+    *,
+    accepted: Collection[int] = (),
+    timeout_s: float = LOCATE_TIMEOUT_S,
+) -> bytes:
+    """What the admin HTTP answers; nothing for an error whose status is `accepted`.
+
+    Raises ConnectError, CoordinatorUnavailable, ClusterError.
+    """
+    data = None if body is None else json.dumps(body).encode()
+    headers = {} if data is None else {"Content-Type": "application/json"}
+    request = urllib.request.Request(url, data, headers, method=method)
+    return await asyncio.to_thread(_answer, request, accepted, timeout_s)
+
+
+def _answer(request: urllib.request.Request, accepted: Collection[int], timeout_s: float) -> bytes:
+    asked = f"{request.get_method()} {request.full_url}"
     try:
         # Without the proxies of the environment, which lead out of the cluster.
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(url, timeout=LOCATE_TIMEOUT_S) as answer:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout_s) as answer:
             return answer.read(ANSWER_SIZE_MAX_BYTES)
     except urllib.error.HTTPError as error:
-        text = error.read(ANSWER_SIZE_MAX_BYTES).decode(errors="replace")[:300]
+        with error:
+            text = error.read(1_000).decode(errors="replace")[:300]
+        if error.code in accepted:
+            return b""
         if error.code == HTTPStatus.SERVICE_UNAVAILABLE:
-            raise CoordinatorUnavailable(f"{url} answers with status 503: {text}") from error
-        raise ClusterError(f"{url} answers with status {error.code}: {text}") from error
+            raise CoordinatorUnavailable(f"{asked} answers with status 503: {text}") from error
+        raise ClusterError(f"{asked} answers with status {error.code}: {text}") from error
     except OSError as error:
-        raise ConnectError(f"{url} does not answer: {error}") from error
+        raise ConnectError(f"{asked} does not answer: {error}") from error
 
 
 def _access_in(answer: bytes, url: str) -> ClusterAccess:

@@ -14,7 +14,6 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, closing
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ import pyarrow as pa
 from ..protocol.errors import MagnetarError, is_retriable
 from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
-from .access import access_over_http, cluster_access
+from .access import access_over_http, cluster_access, locate_coordinator, locate_over_http
 from .cluster_link import LocateBookies
 from .loop_thread import LoopThread
 from .message_table import COLUMNS, schema_of
@@ -73,15 +72,11 @@ async def read_batches(
 ) -> AsyncGenerator[pa.RecordBatch]:
     """The rows of a topic, partition after partition. For parameters and errors see `to_arrow`."""
     schema_of(columns)
-    ask = cluster_access if admin_url is None else partial(access_over_http, admin_url)
-
-    async def locate() -> tuple[str, int]:
-        return (await ask()).coordinator
-
+    locate = locate_coordinator if admin_url is None else locate_over_http(admin_url)
     async with AsyncExitStack() as ending:
         env = Environment.real(threads_max=1)
         ending.callback(env.close)
-        access = await ask()
+        access = await (cluster_access() if admin_url is None else access_over_http(admin_url))
         planner = Planner(env, access, topic, timeout_s=plan_timeout_s, locate=locate)
         await ending.enter_async_context(planner)
         plans = await planner.plan(start, end, compacted=is_read_compacted)
@@ -144,15 +139,7 @@ def arrow_batches(
             admin_url=admin_url,
             plan_timeout_s=plan_timeout_s,
         )
-
-        async def following() -> pa.RecordBatch | None:
-            return await anext(rows, None)
-
-        try:
-            while (batch := thread.run(following())) is not None:
-                yield batch
-        finally:
-            thread.run(rows.aclose())
+        yield from thread.items(rows)
 
 
 def to_arrow(

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,20 +28,24 @@ class LoopThread:
             future.cancel()
             raise
 
+    def items(self, rows: AsyncGenerator[T]) -> Generator[T]:
+        """What an asynchronous generator yields. It is closed when this one is."""
+
+        async def following() -> T | None:
+            return await anext(rows, None)
+
+        try:
+            while (item := self.run(following())) is not None:
+                yield item
+        finally:
+            self.run(rows.aclose())
+
     def close(self) -> None:
         """Cancel what still runs, and end the thread."""
-        self.run(self._cancel_all())
+        self.run(_end_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-
-    async def _cancel_all(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for other in others:
-            other.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
-        await self._loop.shutdown_default_executor()
 
 
 def run_apart(coroutine: Coroutine[object, object, T], afterwards: Afterwards | None = None) -> T:
@@ -83,10 +87,15 @@ async def _to_the_end(task: asyncio.Task[object], afterwards: Afterwards | None)
         if afterwards is not None:
             await afterwards()
     finally:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for other in others:
-            other.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        loop = asyncio.get_running_loop()
-        await loop.shutdown_asyncgens()
-        await loop.shutdown_default_executor()
+        await _end_others()
+
+
+async def _end_others() -> None:
+    """Cancel all other tasks of this loop, and end what they leave behind."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for other in others:
+        other.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    loop = asyncio.get_running_loop()
+    await loop.shutdown_asyncgens()
+    await loop.shutdown_default_executor()

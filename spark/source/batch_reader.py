@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from ...bulk.access import ClusterAccess, access_over_http
+from ...bulk.access import ClusterAccess, access_over_http, locate_over_http
 from ...bulk.arrow_decoding import TimeWindow
 from ...bulk.cluster_link import Pin
 from ...bulk.loop_thread import run_apart
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
-from ...bulk.read_plan import PartitionPlan, PointsInTopic, ReadSplit, split_by_size
+from ...bulk.read_plan import PartitionPlan, PointsInTopic, split_by_size
 from ...runtime.environment import Environment
 from .options import Offsets, ReadOptions
 from .task_reading import TaskRead, read_split
@@ -36,6 +36,16 @@ class SplitPartition(InputPartition):
 
     def __init__(self, task: TaskRead) -> None:
         super().__init__(task)
+
+
+def partitions_of(
+    options: ReadOptions, access: ClusterAccess, plans: Sequence[PartitionPlan], pins: tuple[Pin, ...]
+) -> list[InputPartition]:
+    """The tasks of a planned read."""
+    return [
+        SplitPartition(TaskRead(options.admin_url, access, part, options.columns, pins, options.pin_ttl_s))
+        for part in split_by_size(plans, options.split_bytes, options.partitions_min)
+    ]
 
 
 class BatchReader(DataSourceReader):
@@ -60,12 +70,7 @@ class BatchReader(DataSourceReader):
             access, plans, pins = run_apart(_plan(env, options, self._window))
         finally:
             env.close()
-        splits = split_by_size(plans, options.split_bytes, options.partitions_min)
-        return [SplitPartition(self._task(access, part, pins)) for part in splits]
-
-    def _task(self, access: ClusterAccess, part: ReadSplit, pins: tuple[Pin, ...]) -> TaskRead:
-        options = self._options
-        return TaskRead(options.admin_url, access, part, options.columns, pins, options.pin_ttl_s)
+        return partitions_of(options, access, plans, pins)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of a split. Spark makes one without a value for a read that has none."""
@@ -76,11 +81,7 @@ class BatchReader(DataSourceReader):
 async def _plan(
     env: Environment, options: ReadOptions, window: TimeWindow
 ) -> tuple[ClusterAccess, list[PartitionPlan], tuple[Pin, ...]]:
-    access = await access_over_http(options.admin_url)
-
-    async def locate() -> tuple[str, int]:
-        return (await access_over_http(options.admin_url)).coordinator
-
+    access, locate = await access_over_http(options.admin_url), locate_over_http(options.admin_url)
     plans: list[PartitionPlan] = []
     pins: list[Pin] = []
     for topic in await topics_of(options):

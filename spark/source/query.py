@@ -12,20 +12,17 @@ between two runs, and the backlog shows how far the query is.
 """
 
 import asyncio
-import json
 import logging
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
-from ...bulk.access import ClusterAccess, access_over_http
+from ...bulk.access import ClusterAccess, access_over_http, ask_admin, locate_over_http
 from ...bulk.arrow_decoding import TimeWindow
 from ...bulk.cluster_link import ClusterLink, Pin
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
 from ...bulk.read_plan import PartitionPlan
-from ...protocol.errors import ClusterError, NoSuchEntry, TopicNotFound
+from ...protocol.errors import MagnetarError, NoSuchEntry, TopicNotFound
 from ...protocol.message_id import WireMessageId
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
@@ -46,6 +43,7 @@ class Query:
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._env = Environment.real(threads_max=1)
+        self._locate = locate_over_http(options.admin_url)
         self._pins: dict[str, Pin] = {}
         """The pin of the latest plan of each partition."""
         self._committed: dict[str, str] = {}
@@ -66,9 +64,6 @@ class Query:
         await self._link.unpin(list(self._pins.values()))
         await self._link.close()
         self._env.close()
-
-    async def _locate(self) -> tuple[str, int]:
-        return (await access_over_http(self._options.admin_url)).coordinator
 
     async def _prolong(self) -> None:
         while True:
@@ -171,7 +166,7 @@ class Query:
                 continue
             try:
                 await self._send("POST", topic, "/resetcursor", place)
-            except ClusterError as error:
+            except MagnetarError as error:
                 logger.warning("the subscription of the query was not moved: %s", error)
             else:
                 self._committed[topic] = text
@@ -185,19 +180,4 @@ class Query:
         if action:
             body["isExcluded"] = True
         url = f"{self._options.admin_url.rstrip('/')}/admin/v2/persistent/{path}{action}"
-        await asyncio.to_thread(_request, method, url, body, accepted)
-
-
-def _request(method: str, url: str, body: Mapping[str, object], accepted: tuple[int, ...]) -> None:
-    """Send a body to the admin HTTP; blocks. Raises ClusterError."""
-    request = urllib.request.Request(
-        url, data=json.dumps(body).encode(), method=method, headers={"Content-Type": "application/json"}
-    )
-    try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=HTTP_TIMEOUT_S).close()
-    except urllib.error.HTTPError as error:
-        if error.code not in accepted:
-            text = error.read(1_000).decode(errors="replace")[:300]
-            raise ClusterError(f"{method} {url} answers with status {error.code}: {text}") from error
-    except OSError as error:
-        raise ClusterError(f"{method} {url} has no answer: {error}") from error
+        await ask_admin(url, method, body, accepted=accepted, timeout_s=HTTP_TIMEOUT_S)

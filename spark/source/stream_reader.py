@@ -16,12 +16,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from ...bulk.loop_thread import LoopThread
-from ...bulk.read_plan import split_by_size
-from .batch_reader import SplitPartition
+from .batch_reader import partitions_of
 from .offsets import Offset, Reached, place_in, place_within, position_of
 from .options import ReadOptions
 from .query import Query
-from .task_reading import TaskRead, read_split
+from .task_reading import read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,12 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The tasks of a micro-batch."""
         thread, query = self._query()
         plans = thread.run(query.plan(start, {topic: Reached.parse(text) for topic, text in end.items()}))
-        splits = split_by_size(plans, self._options.split_bytes, self._options.partitions_min)
-        options, pins = self._options, query.pins
-        return [
-            SplitPartition(TaskRead(options.admin_url, query.access, part, options.columns, pins, options.pin_ttl_s))
-            for part in splits
-        ]
+        return partitions_of(self._options, query.access, plans, query.pins)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of a split."""

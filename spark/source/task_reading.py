@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from ...bulk.access import ClusterAccess, access_over_http
+from ...bulk.access import ClusterAccess, locate_over_http
 from ...bulk.cluster_link import ClusterLink, Pin
 from ...bulk.loop_thread import LoopThread
 from ...bulk.range_reader import RangeReader
@@ -48,12 +48,9 @@ class _Worker:
     """What this process keeps for one cluster."""
 
     def __init__(self, admin_url: str, access: ClusterAccess) -> None:
-        async def locate() -> tuple[str, int]:
-            return (await access_over_http(admin_url)).coordinator
-
         self._env = Environment.real(threads_max=1)
         self._reader = RangeReader(self._env, access)
-        self._link = ClusterLink(self._env, access, locate)
+        self._link = ClusterLink(self._env, access, locate_over_http(admin_url))
         self._prolonged: tuple[tuple[Pin, ...], float] = ((), 0.0)
         """The pins that were prolonged last, and when, by the loop's clock."""
 
@@ -102,13 +99,4 @@ def read_split(task: TaskRead) -> Iterator[pa.RecordBatch]:
             worker = _workers[task.access.cluster_id] = _Worker(task.admin_url, task.access)
         return worker.read(task)
 
-    rows = thread.run(begin())
-
-    async def following() -> pa.RecordBatch | None:
-        return await anext(rows, None)
-
-    try:
-        while (batch := thread.run(following())) is not None:
-            yield batch
-    finally:
-        thread.run(rows.aclose())
+    yield from thread.items(thread.run(begin()))

@@ -1,11 +1,10 @@
 """Which topics a read has: those that are named, or those of a namespace whose names match a pattern."""
 
-import asyncio
 import json
 import re
 from urllib.parse import quote
 
-from ...bulk.access import get_bytes
+from ...bulk.access import ask_admin
 from ...protocol.errors import ClusterError, InvalidConfiguration
 from ...protocol.plain_values import is_list
 from ...protocol.topics import TopicName
@@ -23,7 +22,7 @@ async def topics_of(options: ReadOptions) -> list[str]:
     path = "/".join(quote(part, safe="") for part in namespace.split("/"))
     url = f"{options.admin_url.rstrip('/')}/admin/v2/namespaces/{path}/topics?mode=PERSISTENT"
     try:
-        listed = json.loads(await asyncio.to_thread(get_bytes, url))
+        listed = json.loads(await ask_admin(url))
     except ValueError as error:
         raise ClusterError(f"{url} does not answer with JSON: {error}") from error
     if not is_list(listed):
