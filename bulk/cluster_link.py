@@ -6,12 +6,22 @@ Bookies are found through the coordinator; if that is away, by the last known ad
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ..actors.members.contracts_broker import BrokerContract
 from ..actors.members.contracts_coordinator import CoordinatorContract
-from ..protocol.errors import MagnetarError, ServiceUnitNotReady, TopicNotFound
+from ..protocol.errors import (
+    AlreadyClosed,
+    LedgerFenced,
+    MagnetarError,
+    ServiceUnitNotReady,
+    StaleEpoch,
+    TopicNotFound,
+    is_retriable,
+)
 from ..protocol.names import COORDINATOR_ID, ROLE_READER
+from ..runtime import retry
+from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
 from ..runtime.rpc.connection import Locate, RpcConnection, rpc_connect
 from ..runtime.rpc.keys import Identity
@@ -20,10 +30,16 @@ from .access import ClusterAccess
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 CONNECT_TIMEOUT_S = 3.0
 CALL_TIMEOUT_S = 15.0
 """A broker that has just been given a topic loads it first, and recovers its ledgers."""
 FRAME_SIZE_MAX_BYTES = 64 << 20
+RETRY_INITIAL_S = 0.1
+RETRY_MAX_S = 1.0
+MOVING = (StaleEpoch, LedgerFenced, AlreadyClosed)
+"""What a broker says that has just lost the topic; the next owner knows more."""
 
 LocateBookies = Callable[[], Awaitable[Sequence[BookieInfo]]]
 """Where the bookies listen now; the last known addresses if the coordinator does not answer."""
@@ -110,16 +126,24 @@ class ClusterLink:
         self, pins: Sequence[Pin], question: Callable[[BrokerContract, Pin], Awaitable[object]], failed: str
     ) -> None:
         """Ask for each pin the broker that has its topic now. What fails is only logged, as `failed` says."""
-        try:
-            for pin in pins:
-                try:
-                    await question(await self.owner(pin.topic), pin)
-                except TopicNotFound:
-                    continue  # it was deleted, and its pins with it
-                except (MagnetarError, OSError) as error:
-                    logger.warning(failed, pin.topic, error)
-        finally:
-            await self.leave_brokers()
+        for pin in pins:
+            try:
+                await question(await self.owner(pin.topic), pin)
+            except TopicNotFound:
+                continue  # it was deleted, and its pins with it
+            except (MagnetarError, OSError) as error:
+                logger.warning(failed, pin.topic, error)
+
+    async def patiently(self, attempt: Callable[[], Awaitable[T]], timeout_s: float, what: str) -> T:
+        """Repeat `attempt` while the cluster is in transition, for `timeout_s` at most. Raises its last error."""
+        return await retry.limited(
+            LimitedBackoff(self.env.random, RETRY_INITIAL_S, RETRY_MAX_S, timeout_s),
+            attempt,
+            retriable=lambda error: is_retriable(error) or isinstance(error, MOVING),
+            on_retry=lambda error, delay_s: logger.info(
+                "%s failed and is tried again in %.1f s: %s", what, delay_s, error
+            ),
+        )
 
     async def _broker(self, broker_id: str, incarnation: str) -> RpcConnection:
         async with self._connecting:

@@ -17,16 +17,10 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from ..protocol.errors import (
-    AlreadyClosed,
-    LedgerFenced,
     NotAllowedError,
-    StaleEpoch,
-    is_retriable,
 )
 from ..protocol.message_id import WireMessageId
 from ..protocol.topics import TopicName
-from ..runtime import retry
-from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
 from ..runtime.rpc.connection import Locate
 from ..runtime.tasks import Tasks
@@ -45,10 +39,6 @@ PLAN_TIMEOUT_S = 60.0
 PIN_TTL_S = 600.0
 RENEWALS_PER_TTL = 3
 UNPIN_TIMEOUT_S = 20.0
-RETRY_INITIAL_S = 0.1
-RETRY_MAX_S = 1.0
-MOVING = (StaleEpoch, LedgerFenced, AlreadyClosed)
-"""What a broker says that has just lost the topic; the next owner knows more."""
 
 
 class Planner:
@@ -155,15 +145,7 @@ class Planner:
         return PartitionPlan(topic, partition, ledgers, first, last, bounds, compacted, answer.open_entry_bytes)
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Repeat `attempt` while the cluster is in transition, for `timeout_s` at most."""
-        return await retry.limited(
-            LimitedBackoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S, self._timeout_s),
-            attempt,
-            retriable=lambda error: is_retriable(error) or isinstance(error, MOVING),
-            on_retry=lambda error, delay_s: logger.info(
-                "the read of %s could not be planned and is tried again in %.1f s: %s", self.name.full, delay_s, error
-            ),
-        )
+        return await self.link.patiently(attempt, self._timeout_s, f"the plan of a read of {self.name.full}")
 
     # -- pins ----------------------------------------------------------------------------------------------------
 

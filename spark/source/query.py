@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from urllib.parse import quote
 
 from ...bulk.access import ClusterAccess, access_over_http, ask_admin, locate_over_http
@@ -100,15 +101,21 @@ class Query:
         found: dict[str, Reached] = {}
         for topic in await topics_of(self._options):
             try:
-                partitions = await (await self._link.coordinator()).partitions(topic=topic, create=False)
-                name = TopicName.parse(topic)
-                for full in [name.partition_name(index) for index in range(partitions)] or [topic]:
-                    last = await (await self._link.owner(full)).last_message_id(topic=full)
-                    found[full] = Reached(last.ledger, last.entry)
+                found |= await self._link.patiently(
+                    partial(self._ends_of, topic), PLAN_TIMEOUT_S, f"the look for the end of {topic}"
+                )
             except TopicNotFound:
                 if self._options.pattern is None:
                     raise
                 # It was deleted since the topics were listed.
+        return found
+
+    async def _ends_of(self, topic: str) -> dict[str, Reached]:
+        partitions = await (await self._link.coordinator()).partitions(topic=topic, create=False)
+        name, found = TopicName.parse(topic), dict[str, Reached]()
+        for full in [name.partition_name(index) for index in range(partitions)] or [topic]:
+            last = await (await self._link.owner(full)).last_message_id(topic=full)
+            found[full] = Reached(last.ledger, last.entry)
         return found
 
     # -- plans ---------------------------------------------------------------------------------------------------

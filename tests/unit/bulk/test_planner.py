@@ -292,6 +292,36 @@ async def test_pins_of_a_detached_plan_stay_and_are_prolonged_by_others(harness:
     await link.close()
 
 
+async def test_pins_are_prolonged_beside_other_calls_to_the_same_broker(harness: Harness) -> None:
+    async with harness.planner("plain") as planner:
+        await planner.plan()
+        pins = planner.detach()
+    link = ClusterLink(harness.env, ClusterAccess("cluster", KEYS, ("127.0.0.1", 1)), harness.locate)
+    owner = await link.owner(pins[0].topic)
+    await link.prolong(pins, 60.0)
+    await owner.unpin(topic=pins[0].topic, pin=pins[0].id)
+    assert harness.pins == []
+    await link.close()
+
+
+async def test_what_a_cluster_in_transition_refuses_is_tried_again_for_a_while(harness: Harness) -> None:
+    link = ClusterLink(harness.env, ClusterAccess("cluster", KEYS, ("127.0.0.1", 1)), harness.locate)
+    refusals: list[Exception] = [StaleEpoch("it moves"), CoordinatorUnavailable("restarting")]
+
+    async def attempt() -> str:
+        if refusals:
+            raise refusals.pop()
+        return "done"
+
+    assert await link.patiently(attempt, 5.0, "a test") == "done"
+    refusals += [CoordinatorUnavailable("restarting")] * 100
+    with pytest.raises(CoordinatorUnavailable):
+        await link.patiently(attempt, 0.2, "a test")
+    refusals[:] = [TopicNotFound("gone")]
+    with pytest.raises(TopicNotFound):
+        await link.patiently(attempt, 5.0, "a test")
+
+
 def test_only_persistent_topics_can_be_read(harness_env: Environment) -> None:
     access = ClusterAccess("cluster", KEYS, ("127.0.0.1", 1))
     with pytest.raises(NotAllowedError, match="stores no messages"):
