@@ -10,7 +10,6 @@ however large the topic is.
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AsyncExitStack, closing
@@ -18,8 +17,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ..protocol.errors import MagnetarError, is_retriable
-from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
 from .access import access_over_http, cluster_access, locate_coordinator, locate_over_http
 from .cluster_link import LocateBookies
@@ -32,32 +29,14 @@ from .read_plan import PointsInTopic, ReadSplit, split
 if TYPE_CHECKING:
     import pandas as pd
 
-logger = logging.getLogger(__name__)
-
 SPLITS_AHEAD = 3
-RETRY_INITIAL_S = 0.2
-RETRY_MAX_S = 2.0
 RETRY_LIMIT_S = 30.0
 
 
-async def read_split(
-    env: Environment, reader: RangeReader, part: ReadSplit, locate: LocateBookies, columns: Sequence[str]
+async def _read_split(
+    reader: RangeReader, part: ReadSplit, locate: LocateBookies, columns: Sequence[str]
 ) -> list[pa.RecordBatch]:
-    """All rows of a split. What may pass (a bookie restarts) is tried again with the current addresses.
-
-    Raises what `RangeReader.read` raises, if it lasts.
-    """
-    backoff = LimitedBackoff(env.random, RETRY_INITIAL_S, RETRY_MAX_S, RETRY_LIMIT_S)
-    while True:
-        bookies = await locate()
-        try:
-            return [batch async for batch in reader.read(part, bookies, columns)]
-        except MagnetarError as error:
-            delay_s = backoff.next_delay_s() if is_retriable(error) else None
-            if delay_s is None:
-                raise
-            logger.warning("a read of %s failed and is tried again in %.1f s: %s", part.topic, delay_s, error)
-        await asyncio.sleep(delay_s)
+    return [batch async for batch in reader.read_patiently(part, locate, columns, RETRY_LIMIT_S)]
 
 
 async def read_batches(
@@ -87,7 +66,7 @@ async def read_batches(
         ending.push_async_callback(_cancel, under_way)
         while waiting or under_way:
             while waiting and len(under_way) < SPLITS_AHEAD:
-                reading = read_split(env, reader, waiting.popleft(), planner.link.bookies, columns)
+                reading = _read_split(reader, waiting.popleft(), planner.link.bookies, columns)
                 under_way.append(asyncio.create_task(reading, name="read-split"))
             # It stays in the queue while it is waited for: a cancelled caller cancels it with the others.
             batches = await asyncio.shield(under_way[0])

@@ -9,13 +9,17 @@ checksum. Either it gives all entries of the split or it raises.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 
+import asyncio
 import dataclasses
+import logging
 from collections.abc import AsyncGenerator, Sequence
 from typing import TYPE_CHECKING
 
 from ..protocol.compacted_entries import decode_compacted
+from ..protocol.errors import MagnetarError, is_retriable
 from ..protocol.message_id import WireMessageId
 from ..protocol.names import ROLE_READER
+from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
 from ..runtime.rpc.keys import Identity
 from ..runtime.settings.declarations import Settings
@@ -24,17 +28,22 @@ from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.ledger.reader import LedgerReader
 from .access import ClusterAccess
 from .arrow_decoding import EntryDecoder
+from .cluster_link import LocateBookies
 from .message_table import COLUMNS
 from .read_plan import LedgerRange, ReadSplit
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+logger = logging.getLogger(__name__)
+
 BATCH_SIZE_BYTES = 16 << 20
 """A record batch is closed when it has about this size: small enough for many to fit, large enough for a Spark task."""
 READ_SIZE_BYTES = 2 << 20
 READ_ENTRIES_MAX = 2000
 READ_TIMEOUT_S = 15.0
+RETRY_INITIAL_S = 0.2
+RETRY_MAX_S = 2.0
 SPECULATIVE_READ_DELAY_MS = 2000
 """Longer than a broker's: decoding keeps the loop busy meanwhile, which is no reason to ask another bookie."""
 FRAME_SIZE_MAX_BYTES = 1 << 30
@@ -45,6 +54,7 @@ class RangeReader:
     """Reads splits of one cluster."""
 
     def __init__(self, env: Environment, access: ClusterAccess) -> None:
+        self._env = env
         self._directory = BookieDirectory()
         self._settings = dataclasses.replace(
             Settings(),
@@ -71,6 +81,33 @@ class RangeReader:
                     yield decoder.take()
         if decoder.rows:
             yield decoder.take()
+
+    async def read_patiently(
+        self, split: ReadSplit, locate: LocateBookies, columns: Sequence[str], limit_s: float
+    ) -> AsyncGenerator["pa.RecordBatch"]:
+        """The same. What may pass (a bookie restarts) is tried again with the current addresses, for `limit_s` at most.
+
+        Raises what `read` raises, if it lasts.
+        """
+        backoff = LimitedBackoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S, limit_s)
+        given = 0
+        while True:
+            bookies = await locate()
+            skipped = given  # batches that an earlier attempt gave: a split is read the same way each time
+            try:
+                async for batch in self.read(split, bookies, columns):
+                    if skipped:
+                        skipped -= 1
+                        continue
+                    given += 1
+                    yield batch
+                return
+            except MagnetarError as error:
+                delay_s = backoff.next_delay_s() if is_retriable(error) else None
+                if delay_s is None:
+                    raise
+                logger.warning("a read of %s failed and is tried again in %.1f s: %s", split.topic, delay_s, error)
+            await asyncio.sleep(delay_s)
 
     async def close(self) -> None:
         """End the connections to the bookies."""

@@ -10,8 +10,7 @@ other partitions, because their tasks may begin last.
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -21,14 +20,9 @@ from ...bulk.cluster_link import ClusterLink, Pin
 from ...bulk.loop_thread import LoopThread
 from ...bulk.range_reader import RangeReader
 from ...bulk.read_plan import ReadSplit
-from ...protocol.errors import MagnetarError, is_retriable
-from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
+from ...storage.ledger.bookie_directory import BookieInfo
 
-logger = logging.getLogger(__name__)
-
-RETRY_INITIAL_S = 0.2
-RETRY_MAX_S = 2.0
 RETRY_LIMIT_S = 60.0
 PROLONGED_PER_TTL = 3
 
@@ -55,27 +49,15 @@ class _Worker:
         """The pins that were prolonged last, and when, by the loop's clock."""
 
     async def read(self, task: TaskRead) -> AsyncGenerator[pa.RecordBatch]:
-        """The rows of a split, in order. An attempt that failed before its first batch may be repeated."""
-        backoff = LimitedBackoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S, RETRY_LIMIT_S)
-        given = 0
-        while True:
+        """The rows of a split, in order. Raises what `RangeReader.read` raises, if it lasts."""
+
+        async def locate() -> Sequence[BookieInfo]:
             await self._prolong(task)
-            skipped = given  # batches that an earlier attempt gave: a split is read the same way each time
-            try:
-                async for batch in self._reader.read(task.split, await self._link.bookies(), task.columns):
-                    if skipped:
-                        skipped -= 1
-                        continue
-                    given += 1
-                    yield batch
-                    await self._prolong(task)
-                return
-            except MagnetarError as error:
-                delay_s = backoff.next_delay_s() if is_retriable(error) else None
-                if delay_s is None:
-                    raise
-                logger.warning("a read of %s failed and is tried again in %.1f s: %s", task.split.topic, delay_s, error)
-            await asyncio.sleep(delay_s)
+            return await self._link.bookies()
+
+        async for batch in self._reader.read_patiently(task.split, locate, task.columns, RETRY_LIMIT_S):
+            yield batch
+            await self._prolong(task)
 
     async def _prolong(self, task: TaskRead) -> None:
         pins, prolonged_at = self._prolonged

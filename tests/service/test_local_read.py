@@ -78,14 +78,14 @@ def test_a_topic_that_is_larger_than_what_is_held_is_read_with_little(
     monkeypatch.setattr("magnetar.bulk.read_plan.SPLIT_SIZE_MIN_BYTES", 2_000)
     monkeypatch.setattr("magnetar.bulk.read_plan.SPLIT_SIZE_MAX_BYTES", 2_000)
     begun = 0
-    read_split = local_read.read_split
+    read_split = local_read._read_split
 
     async def counting(*arguments: Any) -> list[Any]:
         nonlocal begun
         begun += 1
         return await read_split(*arguments)
 
-    monkeypatch.setattr(local_read, "read_split", counting)
+    monkeypatch.setattr(local_read, "_read_split", counting)
     batches = magnetar.arrow_batches(topic, admin_url=admin_url)
     first = next(batches)
     assert begun <= local_read.SPLITS_AHEAD

@@ -96,7 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bulk": BASE | {"actors.members", "storage.ledger", "storage.metadata"},
     "spark": BASE | {"spark.reading", "spark.source", "spark.writing"},
     "spark.reading": BASE | CLIENT | {"bulk", "storage.ledger"},
-    "spark.source": BASE | {"bulk"},
+    "spark.source": BASE | {"bulk", "storage.ledger"},
     "spark.writing": BASE | CLIENT,
     "cluster.terminal": BASE | CLIENT,
     "cluster.load": BASE | CLIENT | {"cluster.terminal"},

@@ -1,6 +1,7 @@
 """Reading splits from bookies over loopback: everything in order, or an error; a lost copy is read elsewhere."""
 
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -220,3 +221,36 @@ async def test_bookies_out_of_reach_are_an_error_that_may_pass_and_new_addresses
 
 def test_the_secret_is_not_shown() -> None:
     assert "ssss" not in repr(ACCESS)
+
+
+async def test_a_patient_read_gives_each_batch_once_whatever_attempts_it_takes(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(range_reader, "BATCH_SIZE_BYTES", 4000)
+    harness.store(5, 60)
+    split, read, attempts = (
+        ReadSplit(TOPIC, -1, TimeWindow(), (LedgerRange(ledger(5, 60), 0, 59),)),
+        RangeReader.read,
+        0,
+    )
+
+    async def interrupted(self: RangeReader, *arguments: Any) -> AsyncIterator[pa.RecordBatch]:
+        nonlocal attempts
+        attempts += 1
+        given = 0
+        async for batch in read(self, *arguments):
+            if given == attempts < 4:
+                raise EntryUnknown("the bookie restarts")
+            given += 1
+            yield batch
+
+    async def locate() -> list[BookieInfo]:
+        return harness.directory
+
+    monkeypatch.setattr(RangeReader, "read", interrupted)
+    batches = [batch async for batch in harness.reader.read_patiently(split, locate, COLUMNS, 30.0)]
+    assert pa.Table.from_batches(batches)["value"].to_pylist() == values(5, 0, 59)
+    assert attempts == 4
+    attempts = 1
+    with pytest.raises(EntryUnknown):
+        _ = [batch async for batch in harness.reader.read_patiently(split, locate, COLUMNS, 0.0)]
