@@ -13,6 +13,8 @@ from support.servers import postgresql_server
 from support.servers.admin_http import Http, admin_of, join_broker
 from support.servers.coordination import coordination
 from support.servers.embedded_cluster import EmbeddedCluster
+from support.spark import spark4
+from support.spark.spark4 import Spark4
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,6 +54,22 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A cluster in a background thread, for all tests of a file. The mark `cluster_settings` says which."""
     mark = request.node.get_closest_marker("cluster_settings")
     with EmbeddedCluster(tmp_path_factory.mktemp("cluster"), **(mark.kwargs if mark is not None else {})) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def admin_url(cluster: EmbeddedCluster) -> str:
+    """`http://host:port` of an admin of `cluster`."""
+    return cluster.run(cluster.start_admin())
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark4]:
+    """A Spark 4 for all tests of a file; they are skipped, with the reason, where none can be had."""
+    reason = spark4.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    with Spark4(tmp_path_factory.mktemp("spark4") / "log") as running:
         yield running
 
 

@@ -16,11 +16,6 @@ pytestmark = pytest.mark.cluster_settings(brokers=2)
 Publish = Callable[..., list[Any]]
 
 
-@pytest.fixture(scope="module")
-def admin_url(cluster: EmbeddedCluster) -> str:
-    return cluster.run(cluster.start_admin())
-
-
 @pytest.fixture
 def publish(cluster: EmbeddedCluster, topic: str) -> Publish:
     """Publish messages in small batches to a topic that keeps them; returns what a reader gets."""

@@ -2,7 +2,6 @@
 
 import json
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,26 +10,11 @@ import magnetar
 from magnetar.bulk.message_table import COLUMNS
 from support.servers.embedded_cluster import EmbeddedCluster
 from support.servers.ray_nodes import wait_until
-from support.spark import spark4
 from support.spark.spark4 import Spark4, SparkFailed
 
 pytestmark = pytest.mark.cluster_settings(brokers=2, ledger_entries_max=20, ledger_rollover_min_minutes=0)
 
 COUNT = 500
-
-
-@pytest.fixture(scope="module")
-def admin_url(cluster: EmbeddedCluster) -> str:
-    return cluster.run(cluster.start_admin())
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark4]:
-    reason = spark4.reason_to_skip()
-    if reason is not None:
-        pytest.skip(reason)
-    with Spark4(tmp_path_factory.mktemp("spark4") / "log") as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ import pytest
 import magnetar
 from support.servers.embedded_cluster import EmbeddedCluster
 from support.servers.ray_nodes import wait_until
-from support.spark import spark4
 from support.spark.spark4 import Spark4, SparkFailed
 
 pytestmark = pytest.mark.cluster_settings(brokers=2, ledger_entries_max=20, ledger_rollover_min_minutes=0)
@@ -19,20 +18,6 @@ pytestmark = pytest.mark.cluster_settings(brokers=2, ledger_entries_max=20, ledg
 IDS = "SELECT __messageId FROM t"
 VALUES = "SELECT value FROM t ORDER BY __publishTime, __sequenceId"
 Run = Callable[..., dict[str, Any]]
-
-
-@pytest.fixture(scope="module")
-def admin_url(cluster: EmbeddedCluster) -> str:
-    return cluster.run(cluster.start_admin())
-
-
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark4]:
-    reason = spark4.reason_to_skip()
-    if reason is not None:
-        pytest.skip(reason)
-    with Spark4(tmp_path_factory.mktemp("spark4") / "log") as running:
-        yield running
 
 
 @pytest.fixture
