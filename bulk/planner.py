@@ -23,7 +23,7 @@ from ..protocol.message_id import WireMessageId
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.rpc.connection import Locate
-from ..runtime.tasks import Tasks
+from ..runtime.tasks import Tasks, together
 from ..storage.metadata.ledger_metadata import LedgerMetadata
 from .access import ClusterAccess, locate_coordinator
 from .arrow_decoding import TimeWindow
@@ -97,18 +97,16 @@ class Planner:
         if window is not None:
             bounds = {partition: found.within(window) for partition, found in bounds.items()}
         try:
-            # A group, so that none of them goes on pinning when another one has failed.
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._patiently(lambda p=partition, t=topic: self._plan_one(p, t, bounds[p])))
+            plans = await together(
+                [
+                    self._patiently(partial(self._plan_one, partition, topic, bounds[partition]))
                     for partition, topic in topics.items()
                 ]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+            )
         finally:
             await self.link.leave_brokers()
         self._tasks.spawn(self._prolong(), "prolong-pins")
-        return [task.result() for task in tasks]
+        return plans
 
     def detach(self) -> list[Pin]:
         """The pins, for somebody else to prolong. They stay when this planner is closed."""

@@ -28,6 +28,7 @@ from ...protocol.errors import ClusterError, MagnetarError, is_retriable
 from ...runtime.backoff import LimitedBackoff
 from ...runtime.environment import Environment
 from ...runtime.ray_calls import kill_actor, put, ray_nodes, start_actor
+from ...runtime.tasks import together
 from ...storage.ledger.bookie_directory import BookieInfo
 from .progress import ReadProgress
 
@@ -152,12 +153,7 @@ class ReaderPool:
                 progress.advance(split.entries, sum(block.rows for block in blocks))
 
         workers = [reader for _ in range(SPLITS_PER_READER_UNDER_WAY) for reader in self.readers]
-        try:
-            async with asyncio.TaskGroup() as group:
-                for reader in workers[: len(splits)]:
-                    group.create_task(work(reader))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
+        await together([work(reader) for reader in workers[: len(splits)]])
         return [block for blocks in results for block in blocks]
 
     def close(self) -> None:

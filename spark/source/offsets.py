@@ -6,12 +6,12 @@ topic without partitions, to the place of the last message that was read. A plac
 name begins there: it was created after the query.
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ...bulk.read_plan import PartitionPlan, ledger_ranges, sizes_of_entries
 from ...protocol.errors import InvalidConfiguration
-from ...protocol.message_id import Position, WireMessageId
+from ...protocol.message_id import WireMessageId
 
 Offset = Mapping[str, str]
 
@@ -39,6 +39,16 @@ class Reached(NamedTuple):
         return Reached(message_id.ledger_id, message_id.entry_id - 1)
 
     @property
+    def order(self) -> tuple[int, int, float]:
+        """Orders places: a whole entry is behind each part of it."""
+        return (self.ledger, self.entry, self.batch_index if self.batch_index >= 0 else math.inf)
+
+    @property
+    def message_id(self) -> WireMessageId:
+        """The last message that was read, or its entry."""
+        return WireMessageId(self.ledger, self.entry, -1, self.batch_index)
+
+    @property
     def following(self) -> WireMessageId:
         """The first message id behind it."""
         if self.batch_index >= 0:
@@ -55,23 +65,3 @@ EARLIEST = Reached(-1, -1)
 def place_in(offset: Offset, topic: str) -> Reached:
     """How far a partition was read."""
     return Reached.parse(offset[topic]) if topic in offset else EARLIEST
-
-
-def place_within(plan: PartitionPlan, size_bytes: int) -> Reached | None:
-    """The last entry of a plan that about so many bytes reach, at least the first; None if the plan has none."""
-    found: Reached | None = None
-    sizes = sizes_of_entries(plan)
-    for part in ledger_ranges(plan):
-        entry_bytes = sizes[part.ledger.ledger_id]
-        entries = min(part.entries, max(size_bytes // entry_bytes, 0 if found is not None else 1))
-        if entries:
-            found = Reached(part.ledger.ledger_id, part.first_entry + entries - 1)
-        size_bytes -= entries * entry_bytes
-        if entries < part.entries:
-            break
-    return found
-
-
-def position_of(place: Reached) -> Position:
-    """Its entry."""
-    return (place.ledger, place.entry)

@@ -12,7 +12,7 @@
 | `columns` | the columns of the frame, with commas between them | all |
 | `isReadCompacted` | read only the last message of each key of what is compacted | `false` |
 | `maxBytesPerSplit` | about how many bytes of a topic one Spark task reads | 16 MiB |
-| `maxBytesPerTrigger` | about how many bytes a micro-batch reads | all |
+| `maxBytesPerTrigger`, `maxMessagesPerTrigger` | about how much a micro-batch reads | all |
 | `predefinedSubscription` | a subscription whose cursor follows a streaming query | none |
 | `pinTtlSeconds` | how long planned ledgers are kept from trimming when nobody reads on | 600 |
 | `minPartitions` | how many tasks a read has at least, if it has as many entries | 1 |
@@ -42,7 +42,14 @@ PREFIX = "pulsar."
 """The connector's options of clients and readers begin so. They have no meaning here."""
 KNOWN = {
     *(ADMIN_URL, SERVICE_URL, TOPIC, TOPICS, PATTERN, "startingoffsets", "endingoffsets", "startingtime", "endingtime"),
-    *("failondataloss", "columns", "isreadcompacted", "maxbytespersplit", "maxbytespertrigger"),
+    *(
+        "failondataloss",
+        "columns",
+        "isreadcompacted",
+        "maxbytespersplit",
+        "maxbytespertrigger",
+        "maxmessagespertrigger",
+    ),
     *("minpartitions", "path", "pinttlseconds", "predefinedsubscription"),
 }
 SPLIT_SIZE_LEAST_BYTES = 64 << 10
@@ -66,6 +73,7 @@ class ReadOptions(NamedTuple):
     split_bytes: int
     partitions_min: int
     trigger_bytes: int | None
+    trigger_messages: int | None
     subscription: str | None
     pin_ttl_s: float
 
@@ -96,6 +104,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
         _number(found, "maxBytesPerSplit", SPLIT_SIZE_MAX_BYTES, SPLIT_SIZE_LEAST_BYTES),
         _number(found, "minPartitions", 1, 1),
         _number(found, "maxBytesPerTrigger", 1, 1) if "maxbytespertrigger" in found else None,
+        _number(found, "maxMessagesPerTrigger", 1, 1) if "maxmessagespertrigger" in found else None,
         found.get("predefinedsubscription"),
         float(_number(found, "pinTtlSeconds", int(PIN_TTL_S), 1)),
     )

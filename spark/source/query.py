@@ -11,6 +11,9 @@ runs: longer than a pin lasts, without a subscription and without a retention.
 between two runs, and the backlog shows how far the query is.
 """
 
+# pyarrow brings no types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 import asyncio
 import logging
 from collections.abc import Mapping
@@ -21,21 +24,26 @@ from urllib.parse import quote
 from ...bulk.access import ClusterAccess, access_over_http, ask_admin, locate_over_http
 from ...bulk.arrow_decoding import TimeWindow
 from ...bulk.cluster_link import ClusterLink, Pin
+from ...bulk.message_table import MESSAGE_ID
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
-from ...bulk.read_plan import PartitionPlan
+from ...bulk.range_reader import RangeReader
+from ...bulk.read_plan import PartitionPlan, ReadSplit
 from ...protocol.errors import MagnetarError, NoSuchEntry, TopicNotFound
 from ...protocol.message_id import WireMessageId
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
-from ...runtime.tasks import Tasks
-from .offsets import EARLIEST, Offset, Reached, place_in, position_of
+from ...runtime.tasks import Tasks, together
+from .offsets import EARLIEST, Offset, Reached, place_in
 from .options import ReadOptions
 from .topics import topics_of
+from .trigger_limits import place_of_message, place_within, shares
 
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_TTL = 3
 HTTP_TIMEOUT_S = 30.0
+ENDS_AT_ONCE = 16
+"""How many topics are asked at once where they end."""
 
 
 class Query:
@@ -47,6 +55,8 @@ class Query:
         self._locate = locate_over_http(options.admin_url)
         self._pins: dict[str, Pin] = {}
         """The pin of the latest plan of each partition."""
+        self._planned: dict[str, tuple[Reached, Reached, PartitionPlan]] = {}
+        """The latest plan of each partition, with the places between which it lies."""
         self._committed: dict[str, str] = {}
         """Where the cursors of the subscription are."""
         self._tasks = Tasks()
@@ -57,6 +67,7 @@ class Query:
         """Find the cluster. Raises what `access_over_http` raises."""
         self.access: ClusterAccess = await access_over_http(self._options.admin_url)
         self._link = ClusterLink(self._env, self.access, self._locate)
+        self._reader = RangeReader(self._env, self.access)
         self._tasks.spawn(self._prolong(), "prolong-pins")
 
     async def close(self) -> None:
@@ -64,6 +75,7 @@ class Query:
         await self._tasks.close()
         await self._link.unpin(list(self._pins.values()))
         await self._link.close()
+        await self._reader.close()
         self._env.close()
 
     async def _prolong(self) -> None:
@@ -98,17 +110,21 @@ class Query:
 
     async def ends(self) -> dict[str, Reached]:
         """The last message of each partition that there is now."""
-        found: dict[str, Reached] = {}
-        for topic in await topics_of(self._options):
+        asking = asyncio.Semaphore(ENDS_AT_ONCE)
+
+        async def ends_of(topic: str) -> dict[str, Reached]:
             try:
-                found |= await self._link.patiently(
-                    partial(self._ends_of, topic), PLAN_TIMEOUT_S, f"the look for the end of {topic}"
-                )
+                async with asking:
+                    return await self._link.patiently(
+                        partial(self._ends_of, topic), PLAN_TIMEOUT_S, f"the look for the end of {topic}"
+                    )
             except TopicNotFound:
                 if self._options.pattern is None:
                     raise
-                # It was deleted since the topics were listed.
-        return found
+                return {}  # it was deleted since the topics were listed
+
+        found = await together([ends_of(topic) for topic in await topics_of(self._options)])
+        return {topic: end for ends in found for topic, end in ends.items()}
 
     async def _ends_of(self, topic: str) -> dict[str, Reached]:
         partitions = await (await self._link.coordinator()).partitions(topic=topic, create=False)
@@ -122,23 +138,49 @@ class Query:
 
     async def plan(self, start: Offset, end: Mapping[str, Reached]) -> list[PartitionPlan]:
         """Plan and pin what lies between two offsets. Raises NoSuchEntry when something of it may be gone."""
-        plans: list[PartitionPlan] = []
-        for topic, last in end.items():
-            begin = place_in(start, topic)
-            if position_of(last) <= position_of(begin):
-                continue
-            known = WireMessageId(begin.ledger, max(begin.entry, 0)) if begin.ledger >= 0 else "earliest"
-            ttl_s = self._options.pin_ttl_s
-            async with Planner(
-                self._env, self.access, topic, timeout_s=PLAN_TIMEOUT_S, pin_ttl_s=ttl_s, locate=self._locate
-            ) as planner:
-                (plan,) = await planner.plan(known, WireMessageId(*position_of(last)), window=self._window)
-                pins = planner.detach()
-            await self._repin(topic, pins)
-            if begin.ledger >= 0 and plan.first[0] > begin.ledger:
-                self._report_loss(topic, begin, plan)
-            plans.append(replace(plan, bounds=plan.bounds._replace(first=begin.following)))
-        return plans
+        return [
+            await self._plan(topic, begin, last)
+            for topic, last in end.items()
+            if last.order > (begin := place_in(start, topic)).order
+        ]
+
+    async def limited(self, start: Offset, ends: dict[str, Reached]) -> dict[str, Reached]:
+        """Where a micro-batch ends that has the limits of the options. Raises what `plan` and reading raise."""
+        plans = await self.plan(start, ends)
+        size_bytes, messages = self._options.trigger_bytes, self._options.trigger_messages
+        found = dict(ends)
+        if size_bytes is not None:
+            for plan, share in zip(plans, shares(plans, size_bytes), strict=True):
+                found[plan.topic] = _nearer(found[plan.topic], place_within(plan, share))
+        if messages is not None:
+            for plan, share in zip(plans, shares(plans, messages), strict=True):
+                found[plan.topic] = _nearer(found[plan.topic], await place_of_message(plan, share, self._read_ids))
+        return found
+
+    async def _plan(self, topic: str, begin: Reached, last: Reached) -> PartitionPlan:
+        planned = self._planned.get(topic)
+        # A limited micro-batch is planned up to the end of the topic first, and then up to its limit.
+        if planned is None or planned[0] != begin or planned[1].order < last.order:
+            self._planned[topic] = planned = begin, last, await self._plan_anew(topic, begin, last)
+        plan = planned[2]
+        return replace(plan, bounds=plan.bounds._replace(first=begin.following, last=last.message_id))
+
+    async def _plan_anew(self, topic: str, begin: Reached, last: Reached) -> PartitionPlan:
+        known = WireMessageId(begin.ledger, max(begin.entry, 0)) if begin.ledger >= 0 else "earliest"
+        ttl_s = self._options.pin_ttl_s
+        async with Planner(
+            self._env, self.access, topic, timeout_s=PLAN_TIMEOUT_S, pin_ttl_s=ttl_s, locate=self._locate
+        ) as planner:
+            (plan,) = await planner.plan(known, WireMessageId(last.ledger, last.entry), window=self._window)
+            pins = planner.detach()
+        await self._repin(topic, pins)
+        if begin.ledger >= 0 and plan.first[0] > begin.ledger:
+            self._report_loss(topic, begin, plan)
+        return plan
+
+    async def _read_ids(self, part: ReadSplit) -> list[bytes]:
+        reading = self._reader.read_patiently(part, self._link.bookies, (MESSAGE_ID,), PLAN_TIMEOUT_S)
+        return [found async for batch in reading for found in batch.column(MESSAGE_ID).to_pylist()]
 
     def _report_loss(self, topic: str, begin: Reached, plan: PartitionPlan) -> None:
         first = f"{plan.first[0]}:{plan.first[1]}"
@@ -184,7 +226,11 @@ class Query:
         parts = (name.tenant, *name.namespace.split("/")[1:], name.local_name)
         path = "/".join(quote(part, safe="") for part in (*parts, "subscription", self._options.subscription))
         body = {"ledgerId": place.ledger, "entryId": place.entry, "partitionIndex": name.partition}
-        if action:
-            body["isExcluded"] = True
+        if action:  # an entry of which a part is left stays in the backlog
+            body["isExcluded"] = place.batch_index < 0
         url = f"{self._options.admin_url.rstrip('/')}/admin/v2/persistent/{path}{action}"
         await ask_admin(url, method, body, accepted=accepted, timeout_s=HTTP_TIMEOUT_S)
+
+
+def _nearer(end: Reached, place: Reached | None) -> Reached:
+    return end if place is None else min(end, place, key=lambda one: one.order)

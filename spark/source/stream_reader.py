@@ -13,11 +13,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from ...bulk.loop_thread import LoopThread
 from .batch_reader import partitions_of
-from .offsets import Offset, Reached, place_in, place_within, position_of
+from .offsets import Offset, Reached, place_in
 from .options import ReadOptions
 from .query import Query
 from .task_reading import read_split
@@ -51,9 +57,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return thread.run(query.first())
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What `maxBytesPerTrigger` says."""
-        size_bytes = self._options.trigger_bytes
-        return ReadAllAvailable() if size_bytes is None else ReadMaxBytes(size_bytes)
+        """What `maxBytesPerTrigger` and `maxMessagesPerTrigger` say."""
+        size_bytes, messages = self._options.trigger_bytes, self._options.trigger_messages
+        if size_bytes is not None:  # Spark knows one limit only. The query keeps to both.
+            return ReadMaxBytes(size_bytes)
+        return ReadAllAvailable() if messages is None else ReadMaxRows(messages)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> dict[str, str]:
         """How far the next micro-batch reads."""
@@ -61,10 +69,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What is before `start` is done. Spark does not commit the last micro-batch of a query that ends.
         thread.run(query.commit(start))
         ends = thread.run(query.ends()) if self._target is None else self._target
-        if isinstance(limit, ReadMaxBytes):
-            behind = [topic for topic, end in ends.items() if position_of(end) > position_of(place_in(start, topic))]
-            for plan in thread.run(query.plan(start, {topic: ends[topic] for topic in behind})):
-                ends = {**ends, plan.topic: place_within(plan, limit.max_bytes // len(behind)) or ends[plan.topic]}
+        if not isinstance(limit, ReadAllAvailable):
+            ends = thread.run(query.limited(start, ends))
         # A partition that is behind its offset, as one that was deleted, keeps the offset.
         return {**start, **{topic: str(end) for topic, end in ends.items() if _is_ahead(end, start, topic)}}
 
@@ -102,4 +108,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _is_ahead(end: Reached, start: Offset, topic: str) -> bool:
-    return topic not in start or position_of(end) > position_of(place_in(start, topic))
+    return topic not in start or end.order > place_in(start, topic).order

@@ -91,6 +91,20 @@ def test_a_limit_makes_several_micro_batches(cluster: EmbeddedCluster, query: Ru
     assert sum(found["batches"]) == 600 and 4 <= len(found["batches"]) <= 100
 
 
+def test_a_limit_of_messages_is_kept_within_entries(cluster: EmbeddedCluster, query: Run, topic: str) -> None:
+    create(cluster, topic)
+    expected = publish(cluster, topic, range(100))  # in batches of three
+    found = query(maxMessagesPerTrigger="25", predefinedSubscription="spark")
+    assert sorted(column(found)) == sorted(expected)
+    assert found["batches"] == [25, 25, 25, 25]
+
+
+def test_a_query_begins_inside_the_last_batch(cluster: EmbeddedCluster, query: Run, topic: str) -> None:
+    create(cluster, topic)
+    ids = publish(cluster, topic, range(30))
+    assert column(query(startingOffsets=json.dumps({topic: ids[-1]}))) == ids[-1:]
+
+
 def test_topics_that_match_a_pattern_join(cluster: EmbeddedCluster, query: Run, topic: str) -> None:
     pattern = topic.removeprefix("persistent://") + "-.*"
     create(cluster, f"{topic}-a")

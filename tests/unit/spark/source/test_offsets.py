@@ -1,12 +1,10 @@
-"""Places of a streaming query in a partition: what follows them, and how far a number of bytes reaches."""
+"""Places of a streaming query in a partition: their order, what follows them, and their form in a checkpoint."""
 
 import pytest
 
-from magnetar.bulk.read_plan import Bounds, PartitionPlan
 from magnetar.protocol.errors import InvalidConfiguration
 from magnetar.protocol.message_id import WireMessageId
-from magnetar.spark.source.offsets import EARLIEST, Reached, place_in, place_within
-from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
+from magnetar.spark.source.offsets import EARLIEST, Reached, place_in
 
 
 @pytest.mark.parametrize("place", [Reached(7, 3), Reached(7, 3, 0), Reached(7, -1), EARLIEST])
@@ -33,22 +31,6 @@ def test_a_partition_that_is_not_named_begins_at_its_beginning() -> None:
     assert place_in({"a": "7:3"}, "b") == EARLIEST
 
 
-def ledger(ledger_id: int, entries: int, entry_bytes: int) -> LedgerMetadata:
-    closed = LedgerState.CLOSED
-    return LedgerMetadata(ledger_id, 1, 1, 1, (Fragment(0, ("bookie-1",)),), closed, entries - 1, entries * entry_bytes)
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "place"),
-    [(1, (5, 2)), (100, (5, 2)), (350, (5, 4)), (800, (5, 9)), (850, (6, 0)), (1_100, (6, 5)), (1 << 30, (6, 9))],
-)
-def test_a_number_of_bytes_reaches_so_far_and_at_least_to_the_first_entry(
-    size_bytes: int, place: tuple[int, int]
-) -> None:
-    ledgers = (ledger(5, 10, 100), ledger(6, 10, 50))
-    plan = PartitionPlan("t", -1, ledgers, (5, 2), (6, 9), Bounds())
-    assert place_within(plan, size_bytes) == Reached(*place)
-
-
-def test_a_plan_without_entries_reaches_nowhere() -> None:
-    assert place_within(PartitionPlan("t", -1, (), (5, 2), (5, 1), Bounds()), 100) is None
+def test_a_whole_entry_is_behind_its_parts() -> None:
+    places = [EARLIEST, Reached(7, 2), Reached(7, 3, 0), Reached(7, 3, 1), Reached(7, 3), Reached(8, -1)]
+    assert sorted(reversed(places), key=lambda place: place.order) == places
