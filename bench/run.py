@@ -65,7 +65,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "types": lambda: subscription_types.run(cluster, report),
         "compaction": lambda: compaction.run(cluster, report),
         "lagging": lambda: lagging.run(cluster, report),
-        "spark": lambda: spark_read.run(cluster, report),
+        "spark": lambda: spark_read.run(cluster, directory, report),
         "delayed": lambda: delayed.run(cluster, report),
         "non-persistent": lambda: non_persistent.run(cluster, report),
         "topics": lambda: topics.run(cluster, report),

@@ -7,7 +7,7 @@ import asyncio
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -40,6 +40,7 @@ class ReadingCoordinator(Protocol):
 
     async def address(self) -> tuple[str, int]: ...
     async def read_credentials(self) -> ReadCredentials: ...
+    async def client_information(self) -> Mapping[str, object]: ...
 
 
 async def cluster_access() -> ClusterAccess:
@@ -51,6 +52,11 @@ async def cluster_access() -> ClusterAccess:
 async def locate_coordinator() -> tuple[str, int]:
     """Where the coordinator listens now. Raises ClusterError, CoordinatorUnavailable."""
     return await _ask_coordinator(lambda actor: actor.address())
+
+
+async def admin_through_ray() -> str:
+    """`http://host:port` of the cluster's admin HTTP. Raises ClusterError, CoordinatorUnavailable."""
+    return str((await _ask_coordinator(lambda actor: actor.client_information()))["admin_url"])
 
 
 async def _ask_coordinator(question: Callable[[ReadingCoordinator], Awaitable[T]]) -> T:

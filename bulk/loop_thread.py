@@ -28,6 +28,10 @@ class LoopThread:
             future.cancel()
             raise
 
+    def start(self, coroutine: Coroutine[object, object, object]) -> None:
+        """Run the coroutine, and do not wait for it. It reports its own failures."""
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
     def items(self, rows: AsyncGenerator[T]) -> Generator[T]:
         """What an asynchronous generator yields. It is closed when this one is."""
 

@@ -42,7 +42,7 @@ UNPIN_TIMEOUT_S = 20.0
 
 
 class Planner:
-    """Plans one read. Use as `async with`; `plan` once."""
+    """Plans one read. Use as `async with`, or `close` it; `plan` once."""
 
     def __init__(
         self,
@@ -72,6 +72,10 @@ class Planner:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Remove the pins, and end the connections."""
         await self._tasks.close()
         await self._unpin()
         await self.link.close()
@@ -107,6 +111,11 @@ class Planner:
             await self.link.leave_brokers()
         self._tasks.spawn(self._prolong(), "prolong-pins")
         return plans
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The pins that this planner prolongs."""
+        return tuple(self._pins)
 
     def detach(self) -> list[Pin]:
         """The pins, for somebody else to prolong. They stay when this planner is closed."""

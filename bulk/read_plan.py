@@ -31,6 +31,8 @@ ENTRY_SIZE_DEFAULT_BYTES = 32 << 10
 """Taken for entries of an open ledger when the broker does not say how large they are."""
 SPLIT_SIZE_MIN_BYTES = 1 << 20
 SPLIT_SIZE_MAX_BYTES = 16 << 20
+TASK_SIZE_BYTES = 64 << 20
+"""What one of Spark's tasks reads by default: to begin a task costs as much as to read some megabytes."""
 SPLITS_PER_READER = 4
 """So many that readers which finish early find more to do."""
 CLOCK_SKEW_MS = 60_000

@@ -9,10 +9,9 @@
     magnetar.spark.write_topic(flights.where("__key = 'AA'"), "flights-aa")
     magnetar.spark.stop()
 
-The owner brokers only say where a topic begins and ends. Ray actors on every node then read ranges of its ledgers from
-the bookies and decode them to Arrow. The blocks stay on their node, where Spark's executors take them. In
-the other direction Spark's tasks publish with a client each. `MagnetarDataSource` has executors read the bookies
-themselves.
+The owner brokers only say where a topic begins and ends. Spark's tasks then read ranges of its ledgers from the
+bookies, and decode them to Arrow. In the other direction they publish with a client each. With Spark 4,
+`MagnetarDataSource` does the same as a format of Spark's own.
 
 Everything is loaded on first use: importing this brings in neither Spark nor Ray nor Arrow.
 """
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
     from .raydp_session import stop as stop
     from .reading.frame import read_topic as read_topic
     from .reading.frame import release as release
+    from .reading.stream import TopicQuery as TopicQuery
+    from .reading.stream import stream as stream
     from .source.data_source import MagnetarDataSource as MagnetarDataSource
     from .writing.frame import TopicWrite as TopicWrite
     from .writing.frame import write_topic as write_topic
@@ -35,15 +36,17 @@ DATA_SOURCE = "MagnetarDataSource"
 """Not in `__all__`, because PySpark 3.5 has no data sources in Python."""
 _HOMES = {
     DATA_SOURCE: ".source.data_source",
+    "TopicQuery": ".reading.stream",
     "TopicWrite": ".writing.frame",
     "read_topic": ".reading.frame",
     "release": ".reading.frame",
     "session": ".raydp_session",
     "stop": ".raydp_session",
+    "stream": ".reading.stream",
     "write_topic": ".writing.frame",
 }
 
-__all__ = ["read_topic", "release", "session", "stop", "write_topic"]
+__all__ = ["read_topic", "release", "session", "stop", "stream", "write_topic"]
 
 
 def __getattr__(name: str) -> Any:

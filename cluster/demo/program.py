@@ -295,7 +295,7 @@ def _spark(topic: str, expected: "Counter[FlightIdentity]", outcome: DemoOutcome
         return
     with outcome.console.status("reading the topic into Spark …"):
         begin = time.perf_counter()
-        frame = read_topic(spark, topic, progress=False)  # the status line is the display here
+        frame = read_topic(spark, topic).persist()
         rows = frame.count()
         seconds = time.perf_counter() - begin
     outcome.step("read into Spark", f"{rows:,} rows", _rate(rows, seconds))

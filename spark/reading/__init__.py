@@ -1,1 +1,1 @@
-"""Topics as Spark DataFrames through RayDP: readers on each node, and the blocks that they put."""
+"""Topics as lazy DataFrames of any Spark from 3.5 on, with RayDP or without."""

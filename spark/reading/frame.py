@@ -1,58 +1,75 @@
-"""`read_topic`: a topic as a Spark DataFrame. Here the parts meet: planning, readers, blocks, RayDP.
+"""`read_topic`: a topic as a lazy Spark DataFrame.
 
-When `read_topic` returns, everything is read. The rows lie in Ray's object store, on the nodes that read them; the
-store spills to disk when it is full. Brokers and bookies are no longer needed. So the pins of a read are removed then,
-while the program already goes on, and actions on the DataFrame may be repeated at will.
+`read_topic` asks the topic's owners where it ends, and plans. Nothing is read before an action, and each action reads
+again. All of them see the same rows: what is published later is not among them.
 
-The rows stay until one of these, whichever comes first:
-
-- `release(frame)`: the rows of this frame go; frames derived from it can no longer be computed either,
-- `magnetar.spark.stop()`: the session ends, and all that was read for it goes,
-- the end of the driver process.
-
-They do not go by themselves when `frame` is forgotten, because frames derived from it refer to them inside the JVM.
+The plan's ledgers are pinned: brokers do not trim them. This process prolongs the pins until `release(frame)`, `stop`,
+its own end, or until Python has forgotten the frame. Then they last for `pin_ttl_s` more, and tasks that run prolong
+them, too. So keep the frame as long as frames that were derived from it.
 """
 
-# RayDP and pyarrow bring no types.
-# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+# pyarrow brings no types.
+# pyright: reportUnknownVariableType=false
 
-import asyncio
-import itertools
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ...bulk.access import ClusterAccess, cluster_access
-from ...bulk.loop_thread import run_apart
-from ...bulk.message_table import SCHEMA
+from ...bulk.access import ClusterAccess, access_over_http, admin_through_ray, cluster_access, locate_over_http
+from ...bulk.cluster_link import Pin
+from ...bulk.loop_thread import LoopThread
+from ...bulk.message_table import COLUMNS, schema_of
 from ...bulk.planner import PIN_TTL_S, PLAN_TIMEOUT_S, Planner
-from ...bulk.read_plan import PointsInTopic, split
+from ...bulk.read_plan import TASK_SIZE_BYTES, PartitionPlan, PointsInTopic, split_by_size
 from ...protocol.errors import InvalidConfiguration
 from ...runtime.environment import Environment
-from .progress import ReadProgress
-from .reader_pool import Block, ReaderPool
+from ...runtime.tasks import together
+from ..source.task_reading import TaskRead
+from .task_frame import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RAYDP_MARK = "spark.javaagent"
-"""A setting that RayDP gives to every session of its own."""
+
+class _PlannedRead:
+    """What this process keeps for a frame: the planner, which prolongs its pins. Lives on the loop of `_driver`."""
+
+    def __init__(self, topic: str, access: ClusterAccess, admin_url: str, plan_timeout_s: float, pin_ttl_s: float):
+        self._env = Environment.real(threads_max=1)
+        self._planner = Planner(
+            self._env,
+            access,
+            topic,
+            timeout_s=plan_timeout_s,
+            pin_ttl_s=pin_ttl_s,
+            locate=locate_over_http(admin_url),
+        )
+
+    async def plan(self, start: PointsInTopic, end: PointsInTopic, compacted: bool) -> list[PartitionPlan]:
+        try:
+            return await self._planner.plan(start, end, compacted=compacted)
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        return self._planner.pins
+
+    async def close(self, *, unpin: bool = True) -> None:
+        """Remove the pins, or leave them to expire."""
+        if not unpin:
+            self._planner.detach()
+        await self._planner.close()
+        self._env.close()
 
 
-class _Application:
-    """What this driver holds for one Spark application: its readers, and the blocks of the frames not yet released."""
-
-    def __init__(self, pool: ReaderPool) -> None:
-        self.pool = pool
-        self.frames: dict[int, list[Block]] = {}
-
-
-_applications: dict[tuple[str, str], _Application] = {}  # by Spark application and cluster
-_numbers: "weakref.WeakKeyDictionary[DataFrame, tuple[_Application, int]]" = weakref.WeakKeyDictionary()
-_frame_numbers = itertools.count()
 _lock = threading.Lock()
+_driver: dict[str, LoopThread] = {}  # one, made with the first frame of this process
+_reads: "weakref.WeakKeyDictionary[DataFrame, tuple[_PlannedRead, weakref.finalize[[_PlannedRead], DataFrame]]]" = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def read_topic(
@@ -61,76 +78,73 @@ def read_topic(
     start: PointsInTopic = "earliest",
     end: PointsInTopic = "latest",
     *,
+    columns: Sequence[str] = COLUMNS,
     is_read_compacted: bool = False,
-    readers_per_node: int | None = None,
-    progress: bool | None = None,
+    admin_url: str | None = None,
+    max_bytes_per_split: int = TASK_SIZE_BYTES,
+    min_partitions: int | None = None,
     plan_timeout_s: float = PLAN_TIMEOUT_S,
     pin_ttl_s: float = PIN_TTL_S,
-    on_planned: Callable[[], None] | None = None,
 ) -> "DataFrame":
-    """Read what a topic holds between two points into a DataFrame.
+    """Plan what a topic holds between two points as a DataFrame.
 
-    All rows are read when this returns. They stay until `release`, `stop` or the end of this process. Reading moves no
-    cursor.
+    Nothing is read before an action. Each action reads the same rows from the bookies; `frame.persist()` keeps them.
+    Reading moves no cursor. The ledgers are kept until `release`, `stop`, or until the frame is forgotten.
 
     Args:
-        spark: A session of `magnetar.spark.session`.
+        spark: A session of `magnetar.spark.session`, or any other of Spark 3.5 or later whose executors have Magnetar.
         topic: Any form of a persistent topic's name. A partitioned topic is read with all its partitions, in order
             within each. One partition is read by its own name (`…-partition-3`).
         start: `"earliest"`, `"latest"`, a message id or a time, both inclusive. A mapping gives one for each partition.
         end: The same, with a message id inclusive and a time exclusive. `"latest"` means the moment of the call.
+        columns: The columns, in this order. What nobody asks for is not decoded.
         is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
-        readers_per_node: Ray actors that read on each node. By default one per CPU, up to 8. The first call decides.
-        progress: Show a bar. By default if standard error is a terminal.
+        admin_url: `http://host:port` of the cluster's admin HTTP. None finds the cluster through Ray.
+        max_bytes_per_split: About how many bytes of the topic one task reads.
+        min_partitions: Number of tasks at least, if there are as many entries. None: the session's default parallelism.
         plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
         pin_ttl_s: Seconds after which planned ledgers may be trimmed if this process crashes.
-        on_planned: Called once the plan stands. What is published later is not read, and brokers are no longer needed.
 
     Returns:
         A frame with one row per message.
 
     Raises:
-        NotAllowedError: If the topic is non-persistent, or holds encrypted or chunked messages.
+        NotAllowedError: If the topic is non-persistent.
         TopicNotFound: If the topic does not exist.
         InvalidTopicName: If `topic` is no topic name.
-        InvalidConfiguration: If the bounds are impossible, or Spark does not run on Ray.
-        ClusterError: If there is no cluster on this Ray.
+        InvalidConfiguration: If the bounds, a column or the URL are impossible.
+        ClusterError: If there is no cluster.
+        ConnectError: If nothing answers at `admin_url`.
         ServiceUnitNotReady: If the topic's owner cannot be asked in time.
         CoordinatorUnavailable: If the coordinator cannot be asked in time.
-        NoSuchEntry: If an entry of the range is gone. No message is left out silently.
-        EntryUnknown: If an entry cannot be read now.
-        EntryCorrupt: If no copy of an entry is intact.
     """
-    if not spark.conf.get(RAYDP_MARK, ""):
-        raise InvalidConfiguration("this Spark does not run on Ray: use magnetar.spark.session() or raydp.init_spark()")
-    env = Environment.real(threads_max=1)
+    schema_of(columns)
+    if max_bytes_per_split < 1 or (min_partitions is not None and min_partitions < 1):
+        raise InvalidConfiguration("max_bytes_per_split and min_partitions must be 1 or more")
+    thread = _thread()
 
-    ending = AsyncExitStack()
-    ending.callback(env.close)
+    async def planned() -> tuple[ClusterAccess, str, _PlannedRead, list[PartitionPlan]]:
+        url = await admin_through_ray() if admin_url is None else admin_url
+        access = await (cluster_access() if admin_url is None else access_over_http(url))
+        made = _PlannedRead(topic, access, url, plan_timeout_s, pin_ttl_s)
+        return access, url, made, await made.plan(start, end, is_read_compacted)
 
-    async def read() -> tuple[_Application, list[Block]]:
-        access = await cluster_access()
-        planner = Planner(env, access, topic, timeout_s=plan_timeout_s, pin_ttl_s=pin_ttl_s)
-        application = await asyncio.to_thread(_application, spark, access, readers_per_node)
-        await ending.enter_async_context(planner)
-        splits = split(await planner.plan(start, end, compacted=is_read_compacted), len(application.pool.readers))
-        if on_planned is not None:
-            await asyncio.to_thread(on_planned)
-        with ReadProgress(topic, sum(part.entries for part in splits), progress) as shown:
-            return application, await application.pool.read(env, splits, planner.link.bookies, shown)
-
-    # The rows are complete when `read` ends. Removing pins may wait for a broker that hangs; the program need not.
-    application, blocks = run_apart(read(), ending.aclose)
-    frame = to_dataframe(spark, blocks)
+    access, url, made, plans = thread.run(planned())
+    least = spark.sparkContext.defaultParallelism if min_partitions is None else min_partitions
+    tasks = [
+        TaskRead(url, access, part, tuple(columns), made.pins, pin_ttl_s)
+        for part in split_by_size(plans, max_bytes_per_split, least)
+    ]
+    frame = frame_of(spark, tasks, columns)
+    forgetting = weakref.finalize(frame, _forget, made)
+    forgetting.atexit = False
     with _lock:
-        number = next(_frame_numbers)
-        application.frames[number] = blocks
-        _numbers[frame] = application, number
+        _reads[frame] = made, forgetting
     return frame
 
 
 def release(frame: "DataFrame") -> None:
-    """Free the rows of a frame that `read_topic` returned.
+    """Let the ledgers of a frame that `read_topic` returned be trimmed again. It cannot be computed any longer then.
 
     A second call does nothing.
 
@@ -141,41 +155,32 @@ def release(frame: "DataFrame") -> None:
         InvalidConfiguration: If `read_topic` did not return the frame.
     """
     with _lock:
-        found = _numbers.get(frame)
-        if found is None:
-            raise InvalidConfiguration("this DataFrame was not made by magnetar.spark.read_topic")
-        application, number = found
-        application.frames.pop(number, None)
+        found = _reads.get(frame)
+    if found is None:
+        raise InvalidConfiguration("this DataFrame was not made by magnetar.spark.read_topic")
+    made, forgetting = found
+    if forgetting.detach() is not None:
+        _thread().start(made.close())
 
 
 def release_all() -> None:
-    """Forget all rows of this process and end its readers."""
+    """Let go of all frames of this process."""
     with _lock:
-        applications = list(_applications.values())
-        _applications.clear()
-    for application in applications:
-        application.frames.clear()
-        application.pool.close()
+        found = list(_reads.values())
+        thread = _driver.pop("driver", None)
+    if thread is None:
+        return
+    thread.run(together([made.close() for made, forgetting in found if forgetting.detach() is not None]))
+    thread.close()
 
 
-def to_dataframe(spark: "SparkSession", blocks: Sequence[Block]) -> "DataFrame":
-    """Blocks as a DataFrame, one of Spark's partitions each."""
-    from raydp.spark import ray_dataset_to_spark_dataframe
-
-    if not blocks:
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return spark.createDataFrame(spark.sparkContext.emptyRDD(), from_arrow_schema(SCHEMA))
-    references: list[Any] = [block.ref for block in blocks]
-    return ray_dataset_to_spark_dataframe(spark, SCHEMA, references)
-
-
-def _application(spark: "SparkSession", access: ClusterAccess, readers_per_node: int | None) -> _Application:
-    key = spark.sparkContext.applicationId, access.cluster_id
+def _thread() -> LoopThread:
     with _lock:
-        found = _applications.get(key)
-        if found is None:
-            found = _applications[key] = _Application(ReaderPool.start(access, readers_per_node))
-        elif not found.pool.readers:
-            found.pool = ReaderPool.start(access, readers_per_node)  # all of them died
-        return found
+        return _driver.get("driver") or _driver.setdefault("driver", LoopThread("magnetar-spark"))
+
+
+def _forget(made: _PlannedRead) -> None:
+    """Python has forgotten a frame. Frames that were derived from it may still be computed, so its pins only expire."""
+    thread = _driver.get("driver")
+    if thread is not None:
+        thread.start(made.close(unpin=False))

@@ -1,6 +1,6 @@
 """A batch read of the data source, as Spark's driver plans it.
 
-Spark asks for a plan for each action. The plan pins the ledgers and says at once where the topics end, so all tasks of
+Spark asks for a plan for each action. The plan pins the ledgers and says at once where the topics end. So all tasks of
 an action, and those that are repeated, read the same. Tasks prolong the pins; they expire after the last one.
 """
 
@@ -20,10 +20,10 @@ from ...bulk.arrow_decoding import TimeWindow
 from ...bulk.cluster_link import Pin
 from ...bulk.loop_thread import run_apart
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
-from ...bulk.read_plan import PartitionPlan, PointsInTopic, split_by_size
+from ...bulk.read_plan import PartitionPlan, PointsInTopic
 from ...runtime.environment import Environment
 from .options import Offsets, ReadOptions
-from .task_reading import TaskRead, read_split
+from .task_reading import TaskRead, read_split, tasks_of
 from .time_filters import narrowed
 from .topics import topics_of
 
@@ -36,16 +36,6 @@ class SplitPartition(InputPartition):
 
     def __init__(self, task: TaskRead) -> None:
         super().__init__(task)
-
-
-def partitions_of(
-    options: ReadOptions, access: ClusterAccess, plans: Sequence[PartitionPlan], pins: tuple[Pin, ...]
-) -> list[InputPartition]:
-    """The tasks of a planned read."""
-    return [
-        SplitPartition(TaskRead(options.admin_url, access, part, options.columns, pins, options.pin_ttl_s))
-        for part in split_by_size(plans, options.split_bytes, options.partitions_min)
-    ]
 
 
 class BatchReader(DataSourceReader):
@@ -70,7 +60,7 @@ class BatchReader(DataSourceReader):
             access, plans, pins = run_apart(_plan(env, options, self._window))
         finally:
             env.close()
-        return partitions_of(options, access, plans, pins)
+        return [SplitPartition(task) for task in tasks_of(options, access, plans, pins)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of a split. Spark makes one without a value for a read that has none."""

@@ -11,7 +11,7 @@
 | `failOnDataLoss` | whether a read ends with an error when messages that it should give are gone | `true` |
 | `columns` | the columns of the frame, with commas between them | all |
 | `isReadCompacted` | read only the last message of each key of what is compacted | `false` |
-| `maxBytesPerSplit` | about how many bytes of a topic one Spark task reads | 16 MiB |
+| `maxBytesPerSplit` | about how many bytes of a topic one Spark task reads | 64 MiB |
 | `maxBytesPerTrigger`, `maxMessagesPerTrigger` | about how much a micro-batch reads | all |
 | `predefinedSubscription` | a subscription whose cursor follows a streaming query | none |
 | `pinTtlSeconds` | how long planned ledgers are kept from trimming when nobody reads on | 600 |
@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from ...bulk.message_table import COLUMNS, schema_of
 from ...bulk.planner import PIN_TTL_S
-from ...bulk.read_plan import SPLIT_SIZE_MAX_BYTES, PointInTopic
+from ...bulk.read_plan import TASK_SIZE_BYTES, PointInTopic
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.plain_values import is_list, is_text_map
 from ...protocol.topics import TopicName
@@ -101,7 +101,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
         _flag(found, "failOnDataLoss", True),
         columns,
         _flag(found, "isReadCompacted", False),
-        _number(found, "maxBytesPerSplit", SPLIT_SIZE_MAX_BYTES, SPLIT_SIZE_LEAST_BYTES),
+        _number(found, "maxBytesPerSplit", TASK_SIZE_BYTES, SPLIT_SIZE_LEAST_BYTES),
         _number(found, "minPartitions", 1, 1),
         _number(found, "maxBytesPerTrigger", 1, 1) if "maxbytespertrigger" in found else None,
         _number(found, "maxMessagesPerTrigger", 1, 1) if "maxmessagespertrigger" in found else None,

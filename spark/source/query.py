@@ -15,6 +15,7 @@ between two runs, and the backlog shows how far the query is.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import asyncio
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -35,6 +36,7 @@ from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks, together
 from .offsets import EARLIEST, Offset, Reached, place_in
 from .options import ReadOptions
+from .task_reading import TaskRead, tasks_of
 from .topics import topics_of
 from .trigger_limits import place_of_message, place_within, shares
 
@@ -108,6 +110,23 @@ class Query:
             await self._subscribe(topic, place)
         return found
 
+    async def first_or_cursor(self) -> dict[str, str]:
+        """Behind the cursor of the subscription; where it has none, as `first`."""
+        found = await self.first()
+        for topic in found:
+            mark = await self._mark(topic)
+            if mark is not None:
+                found[topic] = mark
+        return found
+
+    async def following(self, start: Offset, ends: dict[str, Reached]) -> dict[str, str]:
+        """Where the next micro-batch ends, within the limits of the options. Raises what `plan` raises."""
+        if self._options.trigger_bytes is not None or self._options.trigger_messages is not None:
+            ends = await self._limited(start, ends)
+        # A partition that is behind its offset, as one that was deleted, keeps the offset.
+        ahead = {topic: str(end) for topic, end in ends.items() if _is_ahead(end, start, topic)}
+        return {**start, **ahead}
+
     async def ends(self) -> dict[str, Reached]:
         """The last message of each partition that there is now."""
         asking = asyncio.Semaphore(ENDS_AT_ONCE)
@@ -144,8 +163,7 @@ class Query:
             if last.order > (begin := place_in(start, topic)).order
         ]
 
-    async def limited(self, start: Offset, ends: dict[str, Reached]) -> dict[str, Reached]:
-        """Where a micro-batch ends that has the limits of the options. Raises what `plan` and reading raise."""
+    async def _limited(self, start: Offset, ends: dict[str, Reached]) -> dict[str, Reached]:
         plans = await self.plan(start, ends)
         size_bytes, messages = self._options.trigger_bytes, self._options.trigger_messages
         found = dict(ends)
@@ -156,6 +174,11 @@ class Query:
             for plan, share in zip(plans, shares(plans, messages), strict=True):
                 found[plan.topic] = _nearer(found[plan.topic], await place_of_message(plan, share, self._read_ids))
         return found
+
+    async def tasks(self, start: Offset, end: Offset) -> list[TaskRead]:
+        """Spark's tasks of a micro-batch. Raises what `plan` raises."""
+        plans = await self.plan(start, {topic: Reached.parse(text) for topic, text in end.items()})
+        return tasks_of(self._options, self.access, plans, self.pins)
 
     async def _plan(self, topic: str, begin: Reached, last: Reached) -> PartitionPlan:
         planned = self._planned.get(topic)
@@ -174,7 +197,7 @@ class Query:
             (plan,) = await planner.plan(known, WireMessageId(last.ledger, last.entry), window=self._window)
             pins = planner.detach()
         await self._repin(topic, pins)
-        if begin.ledger >= 0 and plan.first[0] > begin.ledger:
+        if begin.entry >= 0 and plan.first[0] > begin.ledger:  # of an empty ledger nothing was read, as of none
             self._report_loss(topic, begin, plan)
         return plan
 
@@ -220,12 +243,20 @@ class Query:
             else:
                 self._committed[topic] = text
 
+    async def _mark(self, topic: str) -> str | None:
+        """How far the subscription has acknowledged a partition; None if it has no such cursor."""
+        url = f"{self._options.admin_url.rstrip('/')}/admin/v2/persistent/{_path_of(topic)}/internalStats"
+        answer = json.loads(await ask_admin(url, timeout_s=HTTP_TIMEOUT_S))
+        try:
+            mark = answer["cursors"][self._options.subscription]["markDeletePosition"]
+        except (KeyError, TypeError):
+            return None
+        return str(Reached.parse(str(mark)))
+
     async def _send(self, method: str, topic: str, action: str, place: Reached, accepted: tuple[int, ...] = ()) -> None:
         assert self._options.subscription is not None
-        name = TopicName.parse(topic)
-        parts = (name.tenant, *name.namespace.split("/")[1:], name.local_name)
-        path = "/".join(quote(part, safe="") for part in (*parts, "subscription", self._options.subscription))
-        body = {"ledgerId": place.ledger, "entryId": place.entry, "partitionIndex": name.partition}
+        path = f"{_path_of(topic)}/subscription/{quote(self._options.subscription, safe='')}"
+        body = {"ledgerId": place.ledger, "entryId": place.entry, "partitionIndex": TopicName.parse(topic).partition}
         if action:  # an entry of which a part is left stays in the backlog
             body["isExcluded"] = place.batch_index < 0
         url = f"{self._options.admin_url.rstrip('/')}/admin/v2/persistent/{path}{action}"
@@ -234,3 +265,12 @@ class Query:
 
 def _nearer(end: Reached, place: Reached | None) -> Reached:
     return end if place is None else min(end, place, key=lambda one: one.order)
+
+
+def _is_ahead(end: Reached, start: Offset, topic: str) -> bool:
+    return topic not in start or end.order > place_in(start, topic).order
+
+
+def _path_of(topic: str) -> str:
+    name = TopicName.parse(topic)
+    return "/".join(quote(part, safe="") for part in (name.tenant, *name.namespace.split("/")[1:], name.local_name))

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ...bulk.loop_thread import LoopThread
-from .batch_reader import partitions_of
-from .offsets import Offset, Reached, place_in
+from .batch_reader import SplitPartition
+from .offsets import Offset, Reached
 from .options import ReadOptions
 from .query import Query
 from .task_reading import read_split
@@ -69,10 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What is before `start` is done. Spark does not commit the last micro-batch of a query that ends.
         thread.run(query.commit(start))
         ends = thread.run(query.ends()) if self._target is None else self._target
-        if not isinstance(limit, ReadAllAvailable):
-            ends = thread.run(query.limited(start, ends))
-        # A partition that is behind its offset, as one that was deleted, keeps the offset.
-        return {**start, **{topic: str(end) for topic, end in ends.items() if _is_ahead(end, start, topic)}}
+        return thread.run(query.following(start, ends))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read what there is now, and end."""
@@ -87,8 +84,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The tasks of a micro-batch."""
         thread, query = self._query()
-        plans = thread.run(query.plan(start, {topic: Reached.parse(text) for topic, text in end.items()}))
-        return partitions_of(self._options, query.access, plans, query.pins)
+        return [SplitPartition(task) for task in thread.run(query.tasks(start, end))]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of a split."""
@@ -105,7 +101,3 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             (thread, query), self._running = self._running, None
             thread.run(query.close())
             thread.close()
-
-
-def _is_ahead(end: Reached, start: Offset, topic: str) -> bool:
-    return topic not in start or end.order > place_in(start, topic).order

@@ -19,9 +19,10 @@ from ...bulk.access import ClusterAccess, locate_over_http
 from ...bulk.cluster_link import ClusterLink, Pin
 from ...bulk.loop_thread import LoopThread
 from ...bulk.range_reader import RangeReader
-from ...bulk.read_plan import ReadSplit
+from ...bulk.read_plan import PartitionPlan, ReadSplit, split_by_size
 from ...runtime.environment import Environment
-from ...storage.ledger.bookie_directory import BookieInfo
+from ...runtime.tasks import Tasks
+from .options import ReadOptions
 
 RETRY_LIMIT_S = 60.0
 PROLONGED_PER_TTL = 3
@@ -38,6 +39,16 @@ class TaskRead(NamedTuple):
     pin_ttl_s: float
 
 
+def tasks_of(
+    options: ReadOptions, access: ClusterAccess, plans: Sequence[PartitionPlan], pins: tuple[Pin, ...]
+) -> list[TaskRead]:
+    """The tasks of a planned read, in the order of its plans."""
+    return [
+        TaskRead(options.admin_url, access, part, options.columns, pins, options.pin_ttl_s)
+        for part in split_by_size(plans, options.split_bytes, options.partitions_min)
+    ]
+
+
 class _Worker:
     """What this process keeps for one cluster."""
 
@@ -47,24 +58,25 @@ class _Worker:
         self._link = ClusterLink(self._env, access, locate_over_http(admin_url))
         self._prolonged: tuple[tuple[Pin, ...], float] = ((), 0.0)
         """The pins that were prolonged last, and when, by the loop's clock."""
+        self._tasks = Tasks()
 
     async def read(self, task: TaskRead) -> AsyncGenerator[pa.RecordBatch]:
         """The rows of a split, in order. Raises what `RangeReader.read` raises, if it lasts."""
 
-        async def locate() -> Sequence[BookieInfo]:
-            await self._prolong(task)
-            return await self._link.bookies()
-
-        async for batch in self._reader.read_patiently(task.split, locate, task.columns, RETRY_LIMIT_S):
+        self._prolong(task)
+        reading = self._reader.read_patiently(task.split, self._link.bookies, task.columns, RETRY_LIMIT_S)
+        async for batch in reading:
             yield batch
-            await self._prolong(task)
+            self._prolong(task)
 
-    async def _prolong(self, task: TaskRead) -> None:
+    def _prolong(self, task: TaskRead) -> None:
+        """Prolong the pins, if it is time. A broker that does not answer keeps no task from reading."""
         pins, prolonged_at = self._prolonged
         now = asyncio.get_running_loop().time()
         if pins != task.pins or now - prolonged_at > task.pin_ttl_s / PROLONGED_PER_TTL:
             self._prolonged = task.pins, now
-            await self._link.prolong(task.pins, task.pin_ttl_s)
+            if not len(self._tasks):
+                self._tasks.spawn(self._link.prolong(task.pins, task.pin_ttl_s), "prolong-pins")
 
 
 _threads: dict[str, LoopThread] = {}  # one, made with the first task of this process

@@ -18,13 +18,11 @@ import pytest
 
 import magnetar
 from magnetar.protocol.errors import (
-    ClusterError,
     InvalidConfiguration,
     NotAllowedError,
     SparkUnavailable,
     TopicNotFound,
 )
-from magnetar.runtime.ray_calls import kill_actor
 from magnetar.spark import read_topic, release, session, stop, write_topic
 from magnetar.spark.raydp_session import check_available
 from magnetar.spark.reading import frame as frame_module
@@ -166,7 +164,7 @@ def test_rows_are_what_consumers_receive(cluster, spark, client, topic, peer):
             publish(official.create_producer(topic, **options), 150)
         expected = received(official, topic, 300, "check")
         official.close()
-    frame = read_topic(spark, topic, progress=False)
+    frame = read_topic(spark, topic)
     assert rows_of(frame) == expected
     assert {row["__partition"] for row in frame.select("__partition").distinct().collect()} <= {0, 1, 2}
     names = [row["__producerName"] for row in frame.select("__producerName").distinct().collect()]
@@ -181,13 +179,13 @@ def test_bounds_by_message_id_are_exact_inside_batches(spark, client, topic):
     ids = producer.send_many([b"%d" % number for number in range(95)])
     producer.close()
     assert len({(message_id.ledger_id(), message_id.entry_id()) for message_id in ids}) < 95
-    frame = read_topic(spark, topic, start=ids[13], end=ids[57], progress=False)
+    frame = read_topic(spark, topic, start=ids[13], end=ids[57])
     assert values(frame) == [b"%d" % number for number in range(13, 58)]
     sequence = [row["__sequenceId"] for row in frame.select("__sequenceId").collect()]
     assert sequence == list(range(sequence[0], sequence[0] + 45))
-    assert values(read_topic(spark, topic, start=ids[94].serialize(), progress=False)) == [b"94"]
-    assert values(read_topic(spark, topic, start="latest", progress=False)) == []
-    assert values(read_topic(spark, topic, start=ids[5], end=ids[4], progress=False)) == []
+    assert values(read_topic(spark, topic, start=ids[94].serialize())) == [b"94"]
+    assert values(read_topic(spark, topic, start="latest")) == []
+    assert values(read_topic(spark, topic, start=ids[5], end=ids[4])) == []
 
 
 @pytest.mark.promise("29.7", "34.1")
@@ -213,14 +211,14 @@ def test_a_compacted_read_has_the_rows_of_a_reader_that_reads_compacted(cluster,
     assert len(expected) == 6 + 20
 
     def read(**bounds):
-        frame = read_topic(spark, topic, is_read_compacted=True, progress=False, **bounds)
+        frame = read_topic(spark, topic, is_read_compacted=True, **bounds)
         return [(bytes(row["__messageId"]), row["__key"] or "", bytes(row["value"])) for row in frame.collect()]
 
     assert read() == expected
     assert read(start=expected[2][0], end=expected[8][0]) == expected[2:9]
     assert read(start=expected[6][0]) == expected[6:]
     assert read(start=1) == expected
-    assert len(values(read_topic(spark, topic, progress=False))) == 2 * 62 + 20
+    assert len(values(read_topic(spark, topic))) == 2 * 62 + 20
 
 
 def compact(cluster, topic):
@@ -243,11 +241,11 @@ def test_windows_of_time_tile_the_topic(spark, client, topic):
         producer.send(b"%d" % number)
         time.sleep(0.002)
     producer.close()
-    whole = read_topic(spark, topic, progress=False)
+    whole = read_topic(spark, topic)
     times = [in_milliseconds(row["__publishTime"]) for row in whole.select("__publishTime").collect()]
     middle = times[14]
-    before = values(read_topic(spark, topic, end=middle, progress=False))
-    since = values(read_topic(spark, topic, start=datetime.fromtimestamp(middle / 1000, UTC), progress=False))
+    before = values(read_topic(spark, topic, end=middle))
+    since = values(read_topic(spark, topic, start=datetime.fromtimestamp(middle / 1000, UTC)))
     assert before + since == [b"%d" % number for number in range(30)]
     assert len(before) == sum(published < middle for published in times)
 
@@ -255,7 +253,7 @@ def test_windows_of_time_tile_the_topic(spark, client, topic):
 def test_a_frame_is_computed_again_and_again_until_it_is_released(spark, client, topic):
     keep(client, topic)
     client.create_producer(topic, batching_enabled=True).send_many([b"x" * 50] * 1000)
-    frame = read_topic(spark, topic, progress=False)
+    frame = read_topic(spark, topic)
     derived = frame.filter("__sequenceId >= 0").groupBy("__topic").count()
     assert [derived.collect()[0]["count"] for _ in range(3)] == [1000] * 3
     client.create_producer(topic, batching_enabled=True).send_many([b"later"])
@@ -268,7 +266,7 @@ def test_a_frame_is_computed_again_and_again_until_it_is_released(spark, client,
 
 def test_an_empty_topic_is_an_empty_frame(spark, client, topic):
     keep(client, topic)
-    frame = read_topic(spark, topic, progress=False)
+    frame = read_topic(spark, topic)
     assert frame.count() == 0
     assert frame.columns[:3] == ["value", "__key", "__topic"]
     assert dict(frame.dtypes)["__messageProperties"] == "map<string,string>"
@@ -280,13 +278,13 @@ def test_one_partition_by_its_name_and_bounds_for_single_partitions(cluster, spa
     for partition in range(2):
         payloads = [b"%d-%d" % (partition, number) for number in range(5)]
         client.create_producer(f"{topic}-partition-{partition}").send_many(payloads)
-    last = read_topic(spark, f"{topic}-partition-1", progress=False).orderBy("__sequenceId").collect()
+    last = read_topic(spark, f"{topic}-partition-1").orderBy("__sequenceId").collect()
     ids = [bytes(row["__messageId"]) for row in last]
-    assert values(read_topic(spark, f"{topic}-partition-0", progress=False)) == [b"0-%d" % n for n in range(5)]
-    frame = read_topic(spark, topic, start={0: "latest", 1: ids[3]}, progress=False)
+    assert values(read_topic(spark, f"{topic}-partition-0")) == [b"0-%d" % n for n in range(5)]
+    frame = read_topic(spark, topic, start={0: "latest", 1: ids[3]})
     assert values(frame) == [b"1-3", b"1-4"]
     with pytest.raises(InvalidConfiguration, match="several"):
-        read_topic(spark, topic, start=ids[3], progress=False)
+        read_topic(spark, topic, start=ids[3])
 
 
 def test_what_cannot_be_read_is_refused(cluster, spark):
@@ -295,7 +293,7 @@ def test_what_cannot_be_read_is_refused(cluster, spark):
     with pytest.raises(NotAllowedError):
         read_topic(spark, "non-persistent://public/default/x")
     with pytest.raises(TopicNotFound):
-        read_topic(spark, "there-is-no-such-topic", progress=False)
+        read_topic(spark, "there-is-no-such-topic")
 
 
 def deduplicate(cluster, topic):
@@ -331,7 +329,7 @@ def test_a_failed_task_and_a_repeated_write_store_each_row_once(cluster, spark, 
     for index in range(2):
         keep(client, f"{results}-partition-{index}")
     deduplicate(cluster, results)
-    frame = read_topic(spark, topic, progress=False)
+    frame = read_topic(spark, topic, min_partitions=1)
 
     def squares(rows):
         for number, row in enumerate(rows):
@@ -348,7 +346,7 @@ def test_a_failed_task_and_a_repeated_write_store_each_row_once(cluster, spark, 
     assert tuple(write_topic(squared, results, "squares")) == (0, 5_000)
     expected = sorted((f"k{n % 10}" if n % 2 else "", b"%d" % n**2) for n in range(5_000))
     assert read_by_official(cluster, results) == expected
-    assert sorted(values(read_topic(spark, results, progress=False))) == sorted(value for _, value in expected)
+    assert sorted(values(read_topic(spark, results))) == sorted(value for _, value in expected)
 
 
 @pytest.mark.promise("27.4")
@@ -361,7 +359,7 @@ def test_a_shuffled_result_is_stored_once_when_it_is_ordered(cluster, spark, cli
     for number in range(300):
         producer.send_async(b"x", lambda *_: None, partition_key=f"k{number % 20}")
     producer.flush()
-    counts = read_topic(spark, topic, progress=False).groupBy("__key").count()
+    counts = read_topic(spark, topic).groupBy("__key").count()
     rows = counts.selectExpr("__key", "to_json(struct(__key, count)) AS value")
     assert [tuple(write_topic(rows, results, "counts", order_by=["__key"], num_partitions=2)) for _ in range(2)] == [
         (20, 0),
@@ -391,7 +389,7 @@ def test_what_cannot_be_written_is_refused(spark, client, topic):
     with pytest.raises(NotAllowedError, match="deduplication is off"):
         write_topic(good, topic, "named")
     assert write_topic(good, topic).rows == 10
-    assert len(values(read_topic(spark, topic, progress=False))) == 20
+    assert len(values(read_topic(spark, topic))) == 20
 
 
 def test_rows_go_from_spark_to_ray_and_through_python_workers(spark, client, topic):
@@ -400,23 +398,22 @@ def test_rows_go_from_spark_to_ray_and_through_python_workers(spark, client, top
 
     keep(client, topic)
     client.create_producer(topic, batching_enabled=True).send_many([b"%d" % number for number in range(100)])
-    frame = read_topic(spark, topic, progress=False)
+    frame = read_topic(spark, topic)
     assert from_spark_recoverable(frame.select("value", "__sequenceId")).count() == 100
     doubled = frame.rdd.map(lambda row: int(bytes(row["value"])) * 2).sum()
     assert doubled == 9900
 
 
-def test_a_reader_that_dies_ends_its_read_and_the_next_one_does_without_it(spark, client, topic):
+def test_columns_are_chosen_and_a_topic_is_read_in_small_tasks(spark, client, topic):
     keep(client, topic)
-    client.create_producer(topic, batching_enabled=True).send_many([b"x"] * 10)
-    assert read_topic(spark, topic, progress=False).count() == 10
-    (application,) = frame_module._applications.values()
-    before = list(application.pool.readers)
-    kill_actor(before[0].actor)
-    with pytest.raises(ClusterError, match="died"):
-        read_topic(spark, topic, progress=False)
-    assert application.pool.readers == before[1:]
-    assert read_topic(spark, topic, progress=False).count() == 10
+    client.create_producer(topic, batching_enabled=True, batching_max_messages=5).send_many([b"x"] * 100)
+    frame = read_topic(spark, topic, columns=["__sequenceId", "value"], max_bytes_per_split=200)
+    assert frame.columns == ["__sequenceId", "value"]
+    assert frame.count() == 100 and frame.rdd.getNumPartitions() > 3
+    with pytest.raises(InvalidConfiguration, match="no column 'price'"):
+        read_topic(spark, topic, columns=["price"])
+    with pytest.raises(InvalidConfiguration, match="must be 1 or more"):
+        read_topic(spark, topic, max_bytes_per_split=0)
 
 
 @pytest.fixture
@@ -447,12 +444,16 @@ def test_the_examples_for_spark_read_a_topic_and_write_a_result_once(greetings, 
     assert "__producerName" in capfd.readouterr().out
     run(GUIDE, "spark-compacted")
     assert "value" in capfd.readouterr().out
+    run(GUIDE, "spark-stream")
+    printed = capfd.readouterr().out
+    assert re.search(r"^micro-batch 0 has [1-9]\d* rows$", printed, re.MULTILINE)
+    assert re.search(r"^read [1-9]\d* entries$", printed, re.MULTILINE)
     curl(GUIDE, "spark-deduplication", greetings.admin_url)
     run(GUIDE, "spark-write")
     printed = capfd.readouterr().out
     (rows,) = re.findall(r"^stored (\d+) known 0$", printed, re.MULTILINE)
     assert int(rows) > 0 and f"stored 0 known {rows}\n" in printed
-    assert one_session == ["session", "stop"] * 3
+    assert one_session == ["session", "stop"] * 4
 
 
 def test_the_example_without_spark_reads_the_same_rows_three_times(greetings, capfd):
@@ -477,13 +478,11 @@ def test_brokers_and_a_bookie_may_go_once_a_read_is_planned(start_cluster, spark
     brokers = [f"broker-{number}" for number in range(1, len(cluster.service_urls) + 1)]
     stopped = []
 
-    def leave():
+    try:
+        frame = read_topic(spark, topic)
         for node in brokers:
             stopped.append(ray_nodes.send(node, signal.SIGSTOP))
         ray_nodes.kill("bookie-2")
-
-    try:
-        frame = read_topic(spark, topic, progress=False, on_planned=leave)
         assert sorted(map(int, values(frame))) == list(range(20_000))
     finally:
         for process in stopped:

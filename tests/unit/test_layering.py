@@ -95,7 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.desired", "actors.admin", "storage.metadata"},
     "bulk": BASE | {"actors.members", "storage.ledger", "storage.metadata"},
     "spark": BASE | {"spark.reading", "spark.source", "spark.writing"},
-    "spark.reading": BASE | CLIENT | {"bulk", "storage.ledger"},
+    "spark.reading": BASE | {"bulk", "spark.source"},
     "spark.source": BASE | {"bulk", "storage.ledger"},
     "spark.writing": BASE | CLIENT,
     "cluster.terminal": BASE | CLIENT,

@@ -1,6 +1,6 @@
-"""How long rows and readers live, without Spark and Ray: applications, frames, release, failures."""
+"""How long the ledgers of a frame are kept, without Spark and Ray: release, forgotten frames, failures, the end."""
 
-import asyncio
+import gc
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,173 +8,141 @@ from typing import Any
 import pytest
 
 from magnetar.bulk.access import ClusterAccess
-from magnetar.bulk.cluster_link import LocateBookies
-from magnetar.bulk.read_plan import PartitionPlan, ReadSplit
-from magnetar.protocol.errors import EntryCorrupt, InvalidConfiguration, NotAllowedError
+from magnetar.bulk.cluster_link import Pin
+from magnetar.bulk.read_plan import Bounds, PartitionPlan
+from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
 from magnetar.runtime.environment import Environment
 from magnetar.spark.reading import frame
-from magnetar.spark.reading.progress import ReadProgress
-from magnetar.spark.reading.reader_pool import Block, PlacedReader, ReaderPool
-from support.checks.reading_threads import wait_for_readings
+from magnetar.spark.source.task_reading import TaskRead
+from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 ACCESS = ClusterAccess("cluster", b"", ("127.0.0.1", 1))
-events: list[str] = []
-unpinning = threading.Event()
-"""Not set: a broker hangs, and pins cannot be removed."""
+LEDGER = LedgerMetadata(7, 1, 1, 1, (Fragment(0, ("bookie-1",)),), LedgerState.CLOSED, 99, 100_000)
+URL = "http://head:8080"
+WAIT_S = 10
+
+
+class Events:
+    """What was asked of planners, in order; a test waits for what happens on another thread."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+        self._arrived = threading.Condition()
+
+    def add(self, event: str) -> None:
+        with self._arrived:
+            self.seen.append(event)
+            self._arrived.notify_all()
+
+    def wait(self, *events: str) -> None:
+        with self._arrived:
+            assert self._arrived.wait_for(lambda: self.seen == list(events), WAIT_S), self.seen
 
 
 class Frame:
-    def __init__(self, blocks: Sequence[Block]) -> None:
-        self.blocks = blocks
-
-
-class Context:
-    def __init__(self, application: str) -> None:
-        self.applicationId = application
+    def __init__(self, tasks: Sequence[TaskRead]) -> None:
+        self.tasks = tasks
 
 
 class Spark:
-    def __init__(self, application: str = "app-1", agent: str = "raydp-agent.jar") -> None:
-        self.sparkContext = Context(application)
-        self.conf = {"spark.javaagent": agent}
+    class sparkContext:
+        defaultParallelism = 3
 
 
 class FakePlanner:
+    events = Events()
+    error: Exception | None = None
+
     def __init__(self, env: Environment, access: ClusterAccess, topic: str, **options: Any) -> None:
         if topic.startswith("non-persistent"):
             raise NotAllowedError(topic)
-        self.link = self
-
-    async def __aenter__(self) -> "FakePlanner":
-        events.append("open")
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        assert await asyncio.to_thread(unpinning.wait, 10)
-        events.append("unpinned")
+        assert access == ACCESS
+        self.pins: tuple[Pin, ...] = ()
 
     async def plan(self, start: Any, end: Any, *, compacted: bool = False) -> list[PartitionPlan]:
-        events.append(f"planned {start} {end}")
-        return []
-
-    async def bookies(self) -> list[Any]:
-        return []
-
-
-class FakePool(ReaderPool):
-    error: Exception | None = None
-
-    async def read(
-        self, env: Environment, splits: Sequence[ReadSplit], locate: LocateBookies, progress: ReadProgress
-    ) -> list[Block]:
-        events.append("read")
+        self.events.add(f"planned {start} {end}")
         if self.error is not None:
             raise self.error
-        return [Block("ref", 5, 100)]
+        self.pins = (Pin("t", "pin"),)
+        return [PartitionPlan("t", -1, (LEDGER,), (7, 0), (7, 99), Bounds())]
 
-    def close(self) -> None:
-        events.append("pool closed")
-        self.readers.clear()
+    def detach(self) -> None:
+        self.events.add("left to expire")
+
+    async def close(self) -> None:
+        self.events.add("closed")
 
 
 @pytest.fixture(autouse=True)
-def pools(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakePool]]:
-    started: list[FakePool] = []
-
-    def start(access: ClusterAccess, readers_per_node: int | None) -> FakePool:
-        assert access == ACCESS
-        started.append(FakePool([PlacedReader(None, "host")]))
-        return started[-1]
-
-    async def access() -> ClusterAccess:
+def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
+    async def access(*url: str) -> ClusterAccess:
         return ACCESS
 
-    monkeypatch.setattr(frame.ReaderPool, "start", staticmethod(start))
-    monkeypatch.setattr(frame, "cluster_access", access)
+    async def admin() -> str:
+        return URL
+
+    found = Events()
+    monkeypatch.setattr(FakePlanner, "events", found)
+    monkeypatch.setattr(FakePlanner, "error", None)
+    for name in ("cluster_access", "access_over_http"):
+        monkeypatch.setattr(frame, name, access)
+    monkeypatch.setattr(frame, "admin_through_ray", admin)
     monkeypatch.setattr(frame, "Planner", FakePlanner)
-    monkeypatch.setattr(frame, "to_dataframe", lambda spark, blocks: Frame(blocks))
-    events.clear()
-    unpinning.set()
-    yield started
-    unpinning.set()
-    wait_for_readings()
+    monkeypatch.setattr(frame, "frame_of", lambda spark, tasks, columns: Frame(tasks))
+    yield found
     frame.release_all()
 
 
-def read(spark: Spark, topic: str = "t", **options: Any) -> Any:
-    return frame.read_topic(spark, topic, progress=False, **options)  # type: ignore[arg-type]
+def read(topic: str = "t", **options: Any) -> Any:
+    return frame.read_topic(Spark(), topic, **options)  # type: ignore[arg-type]
 
 
-def test_pins_last_until_everything_is_read_and_no_longer() -> None:
-    made = read(Spark(), start=5, on_planned=lambda: events.append("told"))
-    assert made.blocks == [Block("ref", 5, 100)]
-    wait_for_readings()
-    assert events == ["open", "planned 5 latest", "told", "read", "unpinned"]
+def test_nothing_is_read_and_tasks_know_where_the_cluster_is(events: Events) -> None:
+    made = read(start=5, columns=["value"], pin_ttl_s=9.0)
+    assert events.seen == ["planned 5 latest"]
+    assert [task.split.entries for task in made.tasks] == [33, 33, 33, 1]
+    for task in made.tasks:
+        assert task._replace(split=None) == (URL, ACCESS, None, ("value",), (Pin("t", "pin"),), 9.0)
 
 
-def test_a_read_does_not_wait_for_a_broker_that_does_not_unpin() -> None:
-    unpinning.clear()
-    assert read(Spark()).blocks == [Block("ref", 5, 100)]
-    assert events[-1] == "read"
+def test_tasks_have_the_size_and_the_number_that_are_asked_for() -> None:
+    assert len(read(min_partitions=10).tasks) == 10
+    assert len(read(max_bytes_per_split=2_000, admin_url="http://other:1").tasks) == 50
+    for wrong in ({"max_bytes_per_split": 0}, {"min_partitions": 0}, {"columns": ["price"]}):
+        with pytest.raises(InvalidConfiguration):
+            read(**wrong)
 
 
-def test_readers_serve_all_reads_of_an_application(pools: list[FakePool]) -> None:
-    first, second = Spark(), Spark("app-2")
-    read(first)
-    read(first)
-    assert len(pools) == 1
-    read(second)
-    assert len(pools) == 2
-
-
-def test_readers_that_all_died_are_replaced(pools: list[FakePool]) -> None:
-    read(Spark())
-    pools[0].readers.clear()
-    read(Spark())
-    assert len(pools) == 2
-
-
-def test_rows_stay_until_they_are_released(pools: list[FakePool]) -> None:
-    made = read(Spark())
-    application = next(iter(frame._applications.values()))
-    assert len(application.frames) == 1
+def test_a_frame_that_is_released_lets_go_once(events: Events) -> None:
+    made = read()
     frame.release(made)
-    assert not application.frames
     frame.release(made)
+    events.wait("planned earliest latest", "closed")
     with pytest.raises(InvalidConfiguration):
         frame.release(Frame([]))  # type: ignore[arg-type]
 
 
-def test_rows_stay_when_only_the_frame_is_forgotten() -> None:
-    read(Spark())
-    assert len(next(iter(frame._applications.values())).frames) == 1
+def test_the_pins_of_a_forgotten_frame_are_left_to_expire(events: Events) -> None:
+    read()
+    gc.collect()
+    events.wait("planned earliest latest", "left to expire", "closed")
 
 
-def test_a_read_that_failed_leaves_no_rows_and_no_pins(pools: list[FakePool]) -> None:
-    read(Spark())
-    pools[0].error = EntryCorrupt("damaged")
-    with pytest.raises(EntryCorrupt):
-        read(Spark())
-    assert len(next(iter(frame._applications.values())).frames) == 1
-    wait_for_readings()
-    assert events[-1] == "unpinned"
-
-
-def test_the_end_of_the_session_ends_the_readers() -> None:
-    made = read(Spark())
+def test_the_end_of_the_session_lets_go_of_all_frames(events: Events) -> None:
+    made = read(), read()
+    frame.release(made[0])
     frame.release_all()
-    assert events[-1] == "pool closed"
-    assert not frame._applications
-    frame.release(made)
+    assert sorted(events.seen) == ["closed", "closed", "planned earliest latest", "planned earliest latest"]
 
 
-def test_topics_that_store_nothing_are_refused_before_anything_is_planned() -> None:
+def test_a_plan_that_failed_leaves_nothing_behind(events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakePlanner, "error", TopicNotFound("t"))
+    with pytest.raises(TopicNotFound):
+        read()
+    assert events.seen == ["planned earliest latest", "closed"]
+
+
+def test_topics_that_store_nothing_are_refused_before_anything_is_planned(events: Events) -> None:
     with pytest.raises(NotAllowedError):
-        read(Spark(), "non-persistent://public/default/x")
-    assert events == []
-
-
-def test_a_spark_that_is_not_on_ray_is_refused() -> None:
-    with pytest.raises(InvalidConfiguration, match="does not run on Ray"):
-        read(Spark(agent=""))
-    assert events == []
+        read("non-persistent://public/default/t")
+    assert events.seen == []
