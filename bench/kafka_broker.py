@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from jars import jars
+from support.spark.jars import jars
 
 START_TIMEOUT_S = 60.0
 HEAP = "1g"

@@ -19,6 +19,9 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+if __name__ == "__main__":
+    sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests")]
+
 import client_rate
 import compaction
 import consume_rate

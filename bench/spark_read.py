@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from jars import jars
 from kafka_broker import kafka
 from measurement import measurement, payload
 from rows import Report, median_of_pairs, ratio
@@ -29,6 +28,7 @@ from magnetar.bulk.message_table import SCHEMA
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.runtime.ray_calls import ask, kill_actor, put, start_actor
 from magnetar.spark import read_topic, release, session, stop
+from support.spark.jars import jars
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

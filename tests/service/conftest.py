@@ -1,12 +1,16 @@
 """Fixtures of the service tests."""
 
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pulsar
 import pytest
 
 from magnetar.client.aio.client import AsyncClient
+from magnetar.spark.raydp_session import JAVA_OPTIONS
+from magnetar.spark.reading.frame import release_all
 from magnetar.storage.managed import trimming
 from support.fakes.broker import FakeBroker, FakeBrokerThread
 from support.servers import postgresql_server
@@ -14,6 +18,7 @@ from support.servers.admin_http import Http, admin_of, join_broker
 from support.servers.coordination import coordination
 from support.servers.embedded_cluster import EmbeddedCluster
 from support.spark import spark4
+from support.spark.jars import jars
 from support.spark.spark4 import Spark4
 
 
@@ -71,6 +76,34 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spark4]:
         pytest.skip(reason)
     with Spark4(tmp_path_factory.mktemp("spark4") / "log") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def connector() -> str:
+    """The jar of the Pulsar Spark connector."""
+    return str(jars("connector")[0])
+
+
+@pytest.fixture(scope="module")
+def local_spark(connector: str) -> Iterator[Any]:
+    """A Spark 3.5 on this machine alone, without Ray. All files have the same, because a process has one JVM."""
+    from pyspark.sql import SparkSession
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        made = (
+            SparkSession.Builder()
+            .master("local[2]")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.jars", connector)
+            .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
+            .getOrCreate()
+        )
+        yield made
+        release_all()
+        made.stop()
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
 """`read_topic` and `stream` with a Spark 3.5 on this machine alone: no Ray, the cluster is known by its admin HTTP."""
 
 import json
-import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,10 @@ import pytest
 
 import magnetar
 from magnetar.protocol.errors import InvalidConfiguration, NoSuchEntry
-from magnetar.spark.raydp_session import JAVA_OPTIONS
-from magnetar.spark.reading.frame import read_topic, release, release_all
+from magnetar.spark.reading.frame import read_topic, release
 from magnetar.spark.reading.stream import TopicQuery, stream
 from support.servers.embedded_cluster import EmbeddedCluster
+from support.servers.figures import figures
 from support.servers.ray_nodes import wait_until
 
 pytestmark = [
@@ -27,37 +26,18 @@ WAIT_S = 60.0
 Run = Callable[..., list[int]]
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYSPARK_PYTHON", sys.executable)
-        made = (
-            SparkSession.Builder()
-            .master("local[2]")
-            .config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.driver.extraJavaOptions", JAVA_OPTIONS)
-            .getOrCreate()
-        )
-        yield made
-        release_all()
-        made.stop()
-
-
 @pytest.fixture
 def sink() -> "Sink":
     return Sink()
 
 
 @pytest.fixture
-def query(spark: Any, topic: str, admin_url: str, tmp_path: Path, sink: "Sink") -> Callable[..., TopicQuery]:
+def query(local_spark: Any, topic: str, admin_url: str, tmp_path: Path, sink: "Sink") -> Callable[..., TopicQuery]:
     """Start the stream of this test, with the checkpoint of its earlier runs."""
 
     def start(**options: Any) -> TopicQuery:
         chosen = {"start": "earliest", "checkpoint_location": str(tmp_path / "checkpoint"), **options}
-        return stream(topic, chosen.pop("subscription", None), sink, admin_url=admin_url, spark=spark, **chosen)
+        return stream(topic, chosen.pop("subscription", None), sink, admin_url=admin_url, spark=local_spark, **chosen)
 
     return start
 
@@ -94,11 +74,13 @@ def publish(cluster: EmbeddedCluster, topic: str, numbers: range) -> None:
 
 
 def test_a_frame_is_lazy_and_has_the_rows_of_the_moment_of_the_call(
-    cluster: EmbeddedCluster, spark: Any, topic: str, admin_url: str
+    cluster: EmbeddedCluster, local_spark: Any, topic: str, admin_url: str
 ) -> None:
     create(cluster, topic, 3)
     publish(cluster, topic, range(300))
-    frame = read_topic(spark, topic, columns=["value", "__partition"], admin_url=admin_url, max_bytes_per_split=2_000)
+    frame = read_topic(
+        local_spark, topic, columns=["value", "__partition"], admin_url=admin_url, max_bytes_per_split=2_000
+    )
     publish(cluster, topic, range(300, 350))
     for _ in range(2):
         assert sorted(int(bytes(row["value"])) for row in frame.collect()) == list(range(300))
@@ -163,8 +145,7 @@ def test_a_running_query_follows_its_topic_and_its_cursor_follows_it(
 
 def cursors(cluster: EmbeddedCluster, topic: str) -> dict[str, int]:
     """The backlog of each subscription."""
-    loaded = cluster.brokers[cluster.owner(topic)].topics.loaded[topic]
-    return {name: cursor.backlog_entries for name, cursor in loaded.ledger.cursors.items()}
+    return {name: found["msgBacklog"] for name, found in figures(cluster, topic)["subscriptions"].items()}
 
 
 def test_what_is_gone_ends_a_query_unless_it_may_go_on(

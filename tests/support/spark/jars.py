@@ -1,4 +1,4 @@
-"""Jars from Maven Central, for what is measured beside Magnetar: Apache Kafka, and Spark's own sources.
+"""Jars from Maven Central, for what is tried and measured beside Magnetar: Kafka, Spark's own sources, a connector.
 
 `jars.lock` names them: a use, `group:artifact:version`, and the SHA-256 of the file. They are kept in build/jars.
 """
@@ -8,7 +8,7 @@ import urllib.request
 from pathlib import Path
 
 LOCK = Path(__file__).with_name("jars.lock")
-HOME = Path(__file__).resolve().parent.parent / "build" / "jars"
+HOME = Path(__file__).resolve().parents[3] / "build" / "jars"
 REPOSITORY = "https://repo1.maven.org/maven2"
 TIMEOUT_S = 60.0
 
