@@ -4,6 +4,9 @@ An `EntryDecoder` is given the stored bodies in order, leaves out what lies outs
 `MessageTable`. Bounds are exact: inside a batch by batch index, and by publish time, which is that of the entry. Every
 checksum is verified. An entry that cannot be decoded ends the read with an error; nothing is ever skipped silently.
 
+Chunks are collected (`chunks`). When the last one of a message came, `add` gives what there is to the caller, who looks
+for the rest (`look_back`) and calls `add_whole`.
+
 The common case is a batch of plain payloads of one size. It is recognized by comparing all message headers at once, and
 its values are copied out with one strided copy. Other batches go through the message headers one by one.
 """
@@ -21,9 +24,11 @@ import pyarrow as pa
 from ..protocol.batches import MESSAGE_SIZE_MIN_BYTES, decode_batch, plain_header
 from ..protocol.compression import CompressionType, decompress
 from ..protocol.entries import is_batch, is_marker, message_count, parse_entry
-from ..protocol.errors import ChecksumError, EntryCorrupt, MagnetarError, NotAllowedError, ProtocolError
-from ..protocol.message_id import signed64
+from ..protocol.errors import ChecksumError, EntryCorrupt, MagnetarError, ProtocolError
+from ..protocol.message_id import Position, signed64
 from ..protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
+from .chunks import ChunkContent, LastChunk, SplitChunks, StoredChunk, chunk_in
+from .decryption import NO_KEYS, EntryOpener, ReadKeys
 from .message_table import COLUMNS, HEADER_COLUMNS, INT64_MAX, VALUE, EntryFields, Extras, MessageTable, Values
 
 UNCOMPRESSED_SIZE_MAX_BYTES = 512 << 20
@@ -57,14 +62,23 @@ class EntryDecoder:
     """Decodes entries of one topic or partition. Not thread-safe."""
 
     def __init__(
-        self, topic: str, partition: int, window: TimeWindow | None = None, columns: Sequence[str] = COLUMNS
+        self,
+        topic: str,
+        partition: int,
+        window: TimeWindow | None = None,
+        columns: Sequence[str] = COLUMNS,
+        keys: ReadKeys = NO_KEYS,
     ) -> None:
-        """Only `columns` are decoded. Where none of them needs a message's payload or header, these stay untouched."""
+        """Only `columns` are decoded. Where none of them needs a message's payload or header, these stay untouched.
+        What is encrypted then stays so, unless the rows depend on it (`decryption`).
+        """
         self._topic = topic
         self._window = window or TimeWindow()
         self._table = MessageTable(topic, partition, columns)
         self._has_value = VALUE in columns
         self._has_payload = self._has_value or not HEADER_COLUMNS.isdisjoint(columns)
+        self._opener = EntryOpener(keys)
+        self._chunks = SplitChunks()
 
     @property
     def rows(self) -> int:
@@ -88,27 +102,43 @@ class EntryDecoder:
         *,
         first_batch_index: int = -1,
         last_batch_index: int = -1,
-        compacted: bool = False,
-    ) -> None:
+        compacted_at: Position | None = None,
+    ) -> LastChunk | None:
         """Decode one entry. With a batch index ≥ 0 only messages from (or up to) that index, inclusive, count.
 
-        `compacted` says that it comes from a compacted ledger, where the headers say which messages are left.
+        `compacted_at` is the place of an entry in a compacted ledger, where the headers say which messages are left.
+        What is returned may be a whole message; the caller looks for its chunks, and gives them to `add_whole`.
 
-        Raises EntryCorrupt when the bytes do not match their checksums and headers. Raises NotAllowedError for what
-        cannot be read in bulk: encrypted messages and chunked messages.
+        Raises EntryCorrupt when the bytes do not match their checksums and headers, CryptoError for what cannot be
+        decrypted.
         """
         try:
-            self._add(ledger_id, entry_id, body, first_batch_index, last_batch_index, compacted)
+            return self._add(ledger_id, entry_id, body, first_batch_index, last_batch_index, compacted_at)
         except (ProtocolError, ChecksumError, UnicodeDecodeError) as error:
-            raise EntryCorrupt(
-                f"entry {ledger_id}:{entry_id} of {self._topic} cannot be decoded: {error}",
-                ledger_id=ledger_id,
-                entry_id=entry_id,
-                topic=self._topic,
-            ) from error
+            raise self._corrupt((ledger_id, entry_id), error) from error
         except MagnetarError as error:
             error.details |= {"ledger_id": ledger_id, "entry_id": entry_id, "topic": self._topic}
             raise
+
+    def add_whole(self, chunks: Sequence[StoredChunk]) -> None:
+        """Decode a message in chunks, which are all of them in order. Raises as `add` does."""
+        position = chunks[-1].position
+        try:
+            self._add_whole(chunks)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            raise self._corrupt(position, error) from error
+        except MagnetarError as error:
+            error.details |= {"ledger_id": position[0], "entry_id": position[1], "topic": self._topic}
+            raise
+
+    def _corrupt(self, position: Position, error: Exception) -> EntryCorrupt:
+        ledger_id, entry_id = position
+        return EntryCorrupt(
+            f"entry {ledger_id}:{entry_id} of {self._topic} cannot be decoded: {error}",
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            topic=self._topic,
+        )
 
     def _add(
         self,
@@ -117,13 +147,14 @@ class EntryDecoder:
         body: bytes | memoryview,
         first_batch_index: int,
         last_batch_index: int,
-        compacted: bool,
-    ) -> None:
+        compacted_at: Position | None,
+    ) -> LastChunk | None:
         metadata, payload = parse_entry(body)
+        if metadata.num_chunks_from_msg > 1:
+            return self._add_chunk((ledger_id, entry_id), compacted_at, metadata, payload)
         publish_time_ms = signed64(metadata.publish_time)
         if is_marker(metadata) or not self._window.holds(publish_time_ms):
-            return
-        _refuse_unreadable(metadata)
+            return None
         batch_size = message_count(metadata) if is_batch(metadata) else 0
         entry = EntryFields(
             ledger_id,
@@ -136,19 +167,85 @@ class EntryDecoder:
         first = max(first_batch_index, 0)
         last = batch_size if last_batch_index < 0 else min(last_batch_index + 1, batch_size)
         wanted = range(first, last) if batch_size else range(1)
-        if not self._has_payload and not compacted:
+        if metadata.encryption_keys:
+            self._add_encrypted(entry, metadata, payload, wanted)
+        elif not self._has_payload and compacted_at is None:
             self._table.add(entry, wanted, NOTHING)
-            return
-        data: bytes | memoryview = payload
-        if metadata.compression != CompressionType.NONE and (batch_size or self._has_value):
-            data = decompress(metadata.compression, payload, metadata.uncompressed_size, UNCOMPRESSED_SIZE_MAX_BYTES)
-        if batch_size:
+        else:
+            self._add_messages(entry, metadata, payload, wanted)
+        return None
+
+    def _add_messages(
+        self, entry: EntryFields, metadata: MessageMetadata, data: bytes | memoryview, wanted: range
+    ) -> None:
+        """The messages of an entry, or the one in several chunks, of which `data` is the payload, decrypted."""
+        if metadata.compression != CompressionType.NONE and (entry.batch_size or self._has_value):
+            data = decompress(metadata.compression, data, metadata.uncompressed_size, UNCOMPRESSED_SIZE_MAX_BYTES)
+        if entry.batch_size:
             if wanted:
                 _add_batch(self._table, entry, data, wanted)
         elif metadata.null_value:
             self._table.add(entry, wanted, Values(b"", 0, (0,)), extras=_extras([metadata]))
         else:
             self._table.add(entry, wanted, Values(data, len(data)), extras=_extras([metadata]))
+
+    def _add_encrypted(self, entry: EntryFields, metadata: MessageMetadata, payload: memoryview, wanted: range) -> None:
+        if not wanted:
+            return
+        if not (self._opener.decides or self._has_value or (self._has_payload and entry.batch_size)):
+            extras = None if entry.batch_size else _extras([metadata])
+            self._table.add(entry, wanted, NOTHING, extras=extras)
+            return
+        opened = self._opener.open([(metadata, payload)])
+        if opened is None:
+            return
+        if opened.is_decrypted:
+            self._add_messages(entry, metadata, opened.payload, wanted)
+        else:
+            self._add_as_it_is(entry, metadata, opened.payload)
+
+    def _add_as_it_is(self, entry: EntryFields, metadata: MessageMetadata, payload: bytes) -> None:
+        """What nobody could decrypt is one message, whatever it holds."""
+        alone = entry._replace(batch_size=0)
+        self._table.add(alone, range(1), Values(payload, len(payload)), extras=_extras([metadata]))
+
+    def _add_chunk(
+        self, position: Position, compacted_at: Position | None, metadata: MessageMetadata, payload: memoryview
+    ) -> LastChunk | None:
+        chunk = chunk_in(metadata, compacted_at or position, position)
+        keeps = self._has_value or (self._opener.decides and bool(metadata.encryption_keys))
+        content = ChunkContent(metadata, bytes(payload) if keeps else b"")
+        last = self._chunks.arrive(chunk, content, keeps_payload=keeps)
+        # The last chunk says when the message was published: the others count wherever they lie in the read.
+        return last if self._window.holds(signed64(metadata.publish_time)) else None
+
+    def _add_whole(self, chunks: Sequence[StoredChunk]) -> None:
+        contents = [chunk.content for chunk in chunks if chunk.content is not None]
+        metadata, _ = contents[-1]
+        if is_batch(metadata):
+            raise ProtocolError("it says that it is a batch, and a chunk of a larger message")
+        entry = EntryFields(
+            *chunks[-1].position,
+            0,
+            signed64(metadata.publish_time),
+            metadata.producer_name,
+            signed64(metadata.sequence_id),
+            first_chunk=chunks[0].position,
+        )
+        data = b""
+        if metadata.encryption_keys and (self._has_value or self._opener.decides):
+            opened = self._opener.open(contents)
+            if opened is None:
+                return
+            data = opened.payload
+            if not opened.is_decrypted:
+                self._add_as_it_is(entry, metadata, data)
+                return
+        elif self._has_value:
+            data = b"".join([payload for _, payload in contents])
+        if self._has_value and len(data) != chunks[-1].total_bytes:
+            raise ProtocolError(f"its chunks have {len(data)} bytes together, but claim {chunks[-1].total_bytes}")
+        self._add_messages(entry, metadata, data, range(1))
 
 
 def encode_block(batch: pa.RecordBatch) -> bytes:
@@ -157,17 +254,6 @@ def encode_block(batch: pa.RecordBatch) -> bytes:
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return sink.getvalue().to_pybytes()
-
-
-def _refuse_unreadable(metadata: MessageMetadata) -> None:
-    if metadata.encryption_keys:
-        raise NotAllowedError(
-            "the topic holds encrypted messages, which a bulk read cannot decrypt: use a consumer that has the key"
-        )
-    if metadata.num_chunks_from_msg > 1:
-        raise NotAllowedError(
-            "the topic holds chunked messages, which a bulk read does not assemble: use an official client"
-        )
 
 
 def _add_batch(table: MessageTable, entry: EntryFields, data: bytes | memoryview, wanted: range) -> None:

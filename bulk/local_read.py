@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ..client.crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..runtime.environment import Environment
 from .access import access_over_http, cluster_access, locate_coordinator, locate_over_http
 from .cluster_link import LocateBookies
+from .decryption import NO_KEYS, ReadKeys, read_keys
 from .loop_thread import LoopThread
 from .message_table import COLUMNS, schema_of
 from .planner import PLAN_TIMEOUT_S, Planner
@@ -34,9 +36,9 @@ RETRY_LIMIT_S = 30.0
 
 
 async def _read_split(
-    reader: RangeReader, part: ReadSplit, locate: LocateBookies, columns: Sequence[str]
+    reader: RangeReader, part: ReadSplit, locate: LocateBookies, columns: Sequence[str], keys: ReadKeys
 ) -> list[pa.RecordBatch]:
-    return [batch async for batch in reader.read_patiently(part, locate, columns, RETRY_LIMIT_S)]
+    return [batch async for batch in reader.read_patiently(part, locate, columns, RETRY_LIMIT_S, keys)]
 
 
 async def read_batches(
@@ -46,6 +48,7 @@ async def read_batches(
     *,
     columns: Sequence[str] = COLUMNS,
     is_read_compacted: bool = False,
+    keys: ReadKeys = NO_KEYS,
     admin_url: str | None = None,
     plan_timeout_s: float = PLAN_TIMEOUT_S,
 ) -> AsyncGenerator[pa.RecordBatch]:
@@ -66,7 +69,7 @@ async def read_batches(
         ending.push_async_callback(_cancel, under_way)
         while waiting or under_way:
             while waiting and len(under_way) < SPLITS_AHEAD:
-                reading = _read_split(reader, waiting.popleft(), planner.link.bookies, columns)
+                reading = _read_split(reader, waiting.popleft(), planner.link.bookies, columns, keys)
                 under_way.append(asyncio.create_task(reading, name="read-split"))
             # It stays in the queue while it is waited for: a cancelled caller cancels it with the others.
             batches = await asyncio.shield(under_way[0])
@@ -88,6 +91,8 @@ def arrow_batches(
     *,
     columns: Sequence[str] = COLUMNS,
     is_read_compacted: bool = False,
+    crypto_key_reader: CryptoKeyReader | None = None,
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     admin_url: str | None = None,
     plan_timeout_s: float = PLAN_TIMEOUT_S,
 ) -> Generator[pa.RecordBatch]:
@@ -99,6 +104,8 @@ def arrow_batches(
         end: Where the read ends.
         columns: The columns, in this order.
         is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
+        crypto_key_reader: What gives the private keys for encrypted messages.
+        crypto_failure_action: What becomes of a message that cannot be decrypted, as for a consumer.
         admin_url: The admin HTTP of the cluster. None finds the cluster through Ray.
         plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
 
@@ -108,6 +115,7 @@ def arrow_batches(
     Raises:
         MagnetarError: As `to_arrow` does.
     """
+    keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
     with closing(LoopThread("magnetar-read")) as thread:
         rows = read_batches(
             topic,
@@ -115,6 +123,7 @@ def arrow_batches(
             end,
             columns=columns,
             is_read_compacted=is_read_compacted,
+            keys=keys,
             admin_url=admin_url,
             plan_timeout_s=plan_timeout_s,
         )
@@ -128,6 +137,8 @@ def to_arrow(
     *,
     columns: Sequence[str] = COLUMNS,
     is_read_compacted: bool = False,
+    crypto_key_reader: CryptoKeyReader | None = None,
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     admin_url: str | None = None,
     plan_timeout_s: float = PLAN_TIMEOUT_S,
 ) -> pa.Table:
@@ -142,6 +153,10 @@ def to_arrow(
         end: The same, with a message id inclusive and a time exclusive. `"latest"` means the moment of the call.
         columns: The columns, in this order. What nobody asks for is not decoded.
         is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
+        crypto_key_reader: What gives the private keys for encrypted messages. It is asked in a thread of this process,
+            and the read waits for it.
+        crypto_failure_action: What becomes of a message that cannot be decrypted. FAIL raises CryptoError, DISCARD
+            leaves it out, CONSUME gives the bytes as they are, a batch as one row.
         admin_url: `http://host:port` of the cluster's admin HTTP. None finds the cluster through Ray.
         plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
 
@@ -149,10 +164,10 @@ def to_arrow(
         A table with one row per message.
 
     Raises:
-        NotAllowedError: If the topic is non-persistent, or holds encrypted or chunked messages.
+        NotAllowedError: If the topic is non-persistent.
         TopicNotFound: If the topic does not exist.
         InvalidTopicName: If `topic` is no topic name.
-        InvalidConfiguration: If the bounds, a column or the URL are impossible.
+        InvalidConfiguration: If the bounds, a column or the URL are impossible, or a private key cannot be read.
         ClusterError: If there is no cluster.
         ConnectError: If nothing answers at `admin_url`.
         ServiceUnitNotReady: If the topic's owner cannot be asked in time.
@@ -160,6 +175,8 @@ def to_arrow(
         NoSuchEntry: If an entry of the range is gone. No message is left out silently.
         EntryUnknown: If an entry cannot be read now.
         EntryCorrupt: If no copy of an entry is intact.
+        CryptoError: If a message cannot be decrypted.
+        MessageTooBig: If a message in chunks is larger than 512 MiB.
     """
     batches = arrow_batches(
         topic,
@@ -167,6 +184,8 @@ def to_arrow(
         end,
         columns=columns,
         is_read_compacted=is_read_compacted,
+        crypto_key_reader=crypto_key_reader,
+        crypto_failure_action=crypto_failure_action,
         admin_url=admin_url,
         plan_timeout_s=plan_timeout_s,
     )
@@ -180,6 +199,8 @@ def to_pandas(
     *,
     columns: Sequence[str] = COLUMNS,
     is_read_compacted: bool = False,
+    crypto_key_reader: CryptoKeyReader | None = None,
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     admin_url: str | None = None,
     plan_timeout_s: float = PLAN_TIMEOUT_S,
 ) -> "pd.DataFrame":
@@ -191,6 +212,8 @@ def to_pandas(
         end: Where the read ends.
         columns: The columns, in this order.
         is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
+        crypto_key_reader: What gives the private keys for encrypted messages.
+        crypto_failure_action: What becomes of a message that cannot be decrypted, as for a consumer.
         admin_url: The admin HTTP of the cluster. None finds the cluster through Ray.
         plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
 
@@ -206,6 +229,8 @@ def to_pandas(
         end,
         columns=columns,
         is_read_compacted=is_read_compacted,
+        crypto_key_reader=crypto_key_reader,
+        crypto_failure_action=crypto_failure_action,
         admin_url=admin_url,
         plan_timeout_s=plan_timeout_s,
     )

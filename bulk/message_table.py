@@ -33,6 +33,7 @@ import pyarrow.compute as pc
 from ..protocol.byte_stream import Buffer
 from ..protocol.commands import varint
 from ..protocol.errors import InvalidConfiguration, ProtocolError
+from ..protocol.message_id import Position
 
 SCHEMA = pa.schema(
     [
@@ -61,6 +62,7 @@ _ENTRY_TAG = b"\x10"
 _PARTITION_TAG = b"\x18"
 _BATCH_INDEX_TAG = b"\x20"
 _BATCH_SIZE_TAG = b"\x30"
+_FIRST_CHUNK_TAG = b"\x3a"
 
 ROW_SIZE_BYTES = 80
 """About what a row takes besides its value and its names."""
@@ -92,6 +94,8 @@ class EntryFields(NamedTuple):
     producer_name: str
     sequence_id: int
     """Of the first message in the batch; the others count on."""
+    first_chunk: Position | None = None
+    """Of a message in chunks: where it begins. The other fields are then those of its last chunk."""
 
 
 class MessageTable:
@@ -287,6 +291,10 @@ class MessageTable:
             (_LEDGER_TAG, varint(entry.ledger_id), _ENTRY_TAG, varint(entry.entry_id), self._partition_field)
         )
         if not entry.batch_size:
+            if entry.first_chunk is not None:
+                first = b"".join((_LEDGER_TAG, varint(entry.first_chunk[0]), _ENTRY_TAG, varint(entry.first_chunk[1])))
+                first += self._partition_field
+                prefix += _FIRST_CHUNK_TAG + varint(len(first)) + first
             self._id_data.append(prefix)
             self._id_sizes.append(len(prefix))
             return

@@ -63,7 +63,7 @@ class Planner:
         self._timeout_s = timeout_s
         self._pin_ttl_s = pin_ttl_s
         self._pins: list[Pin] = []
-        self._compacted = False
+        self._compacted, self._before_bytes = False, 0
         self._tasks = Tasks()
 
     async def __aenter__(self) -> Self:
@@ -87,15 +87,17 @@ class Planner:
         *,
         compacted: bool = False,
         window: TimeWindow | None = None,
+        before_bytes: int = 0,
     ) -> list[PartitionPlan]:
         """Plan and pin every partition. With `compacted`, what is compacted is read from the compacted ledgers.
 
-        `window` narrows the bounds down to messages that were published in it.
+        `window` narrows the bounds down to messages that were published in it. The ledgers of about `before_bytes`
+        before the start are planned and pinned, too, where the topic has them.
 
         Raises TopicNotFound, InvalidConfiguration (the bounds), and after `timeout_s` whatever kept the owners from
         answering.
         """
-        self._compacted = compacted
+        self._compacted, self._before_bytes = compacted, before_bytes
         topics = await self._patiently(self._topics)
         bounds = parse_bounds(start, end, list(topics))
         if window is not None:
@@ -138,6 +140,8 @@ class Planner:
         plan_read = (await self.link.owner(topic)).plan_read
         if self._compacted:  # else left out: a broker of an earlier version does not know it
             plan_read = partial(plan_read, compacted=True)
+        if self._before_bytes:
+            plan_read = partial(plan_read, before_bytes=self._before_bytes)
         answer = await plan_read(
             topic=topic,
             start=_point(bounds.first, bounds.window.start_ms, -CLOCK_SKEW_MS, "earliest"),

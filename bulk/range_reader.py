@@ -2,7 +2,8 @@
 
 A `RangeReader` keeps its connections to the bookies, and the record of which bookies answer well, for many splits. It
 reads ahead while it decodes, in bounded pieces. It never fences, asks nothing of brokers, and trusts nothing without a
-checksum. Either it gives all entries of the split or it raises.
+checksum. Either it gives all entries of the split or it raises. Where a message in chunks ends in the split and begins
+before it, it reads the chunks there (`look_back`).
 """
 
 # pyarrow brings no types.
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from ..protocol.compacted_entries import decode_compacted
 from ..protocol.errors import MagnetarError, is_retriable
-from ..protocol.message_id import WireMessageId
+from ..protocol.message_id import Position, WireMessageId
 from ..protocol.names import ROLE_READER
 from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
@@ -26,9 +27,13 @@ from ..runtime.settings.declarations import Settings
 from ..storage.ledger.bookie_client import BookieClient
 from ..storage.ledger.bookie_directory import BookieDirectory, BookieInfo
 from ..storage.ledger.reader import LedgerReader
+from ..storage.metadata.ledger_metadata import LedgerMetadata
 from .access import ClusterAccess
 from .arrow_decoding import EntryDecoder
+from .chunks import LastChunk
 from .cluster_link import LocateBookies
+from .decryption import NO_KEYS, ReadKeys
+from .look_back import LookBack
 from .message_table import COLUMNS
 from .read_plan import LedgerRange, ReadSplit
 
@@ -66,24 +71,38 @@ class RangeReader:
         self._client = BookieClient(env, identity, access.keys, self._settings, self._directory)
 
     async def read(
-        self, split: ReadSplit, bookies: Sequence[BookieInfo], columns: Sequence[str] = COLUMNS
+        self,
+        split: ReadSplit,
+        bookies: Sequence[BookieInfo],
+        columns: Sequence[str] = COLUMNS,
+        keys: ReadKeys = NO_KEYS,
     ) -> "AsyncGenerator[pa.RecordBatch]":
         """The rows of a split, in the order of its entries; `bookies` says where they listen now.
 
-        Raises NoSuchEntry, EntryUnknown (some copy cannot be reached: retriable), EntryCorrupt, NotAllowedError. A
-        caller that tries again starts from the beginning.
+        Raises NoSuchEntry, EntryUnknown (some copy cannot be reached: retriable), EntryCorrupt, CryptoError,
+        MessageTooBig. A caller that tries again starts from the beginning.
         """
         self._directory.update(bookies)
-        decoder = EntryDecoder(split.topic, split.partition, split.window, columns)
+        decoder = EntryDecoder(split.topic, split.partition, split.window, columns, keys)
+        look_back = LookBack(split, self._reader_of)
         for part in split.ranges:
-            async for _ in self._decoded(part, decoder):
+            async for last_chunk in self._decoded(part, decoder):
+                if last_chunk is not None:
+                    message = await look_back.message(last_chunk)
+                    if message is not None:
+                        decoder.add_whole(message)
                 if decoder.size_bytes >= BATCH_SIZE_BYTES:
                     yield decoder.take()
         if decoder.rows:
             yield decoder.take()
 
     async def read_patiently(
-        self, split: ReadSplit, locate: LocateBookies, columns: Sequence[str], limit_s: float
+        self,
+        split: ReadSplit,
+        locate: LocateBookies,
+        columns: Sequence[str],
+        limit_s: float,
+        keys: ReadKeys = NO_KEYS,
     ) -> AsyncGenerator["pa.RecordBatch"]:
         """The same. What may pass (a bookie restarts) is tried again with the current addresses, for `limit_s` at most.
 
@@ -95,7 +114,7 @@ class RangeReader:
             bookies = await locate()
             skipped = given  # batches that an earlier attempt gave: a split is read the same way each time
             try:
-                async for batch in self.read(split, bookies, columns):
+                async for batch in self.read(split, bookies, columns, keys):
                     if skipped:
                         skipped -= 1
                         continue
@@ -113,10 +132,13 @@ class RangeReader:
         """End the connections to the bookies."""
         await self._client.close()
 
-    async def _decoded(self, part: LedgerRange, decoder: EntryDecoder) -> AsyncGenerator[None]:
-        """Decode a range; the caller looks at what is decoded after each entry."""
+    def _reader_of(self, ledger: LedgerMetadata) -> LedgerReader:
+        return LedgerReader(self._client, self._settings, ledger)
+
+    async def _decoded(self, part: LedgerRange, decoder: EntryDecoder) -> AsyncGenerator[LastChunk | None]:
+        """Decode a range; the caller looks at what is decoded after each entry. It is given each last chunk."""
         ledger = part.ledger
-        reader = LedgerReader(self._client, self._settings, ledger)
+        reader = self._reader_of(ledger)
         entries_per_read = READ_ENTRIES_MAX
         if ledger.closed and ledger.length:
             entries_per_read = min(max(READ_SIZE_BYTES * (ledger.last_entry + 1) // ledger.length, 1), READ_ENTRIES_MAX)
@@ -126,27 +148,31 @@ class RangeReader:
                 assert entry.entry_id == expected, "a ledger reader leaves no gaps"
                 expected += 1
                 if part.compacted_between is not None:
-                    _add_compacted(decoder, entry.body, *part.compacted_between)
+                    place = (ledger.ledger_id, entry.entry_id)
+                    last_chunk = _add_compacted(decoder, place, entry.body, *part.compacted_between)
                 else:
-                    decoder.add(
+                    last_chunk = decoder.add(
                         ledger.ledger_id,
                         entry.entry_id,
                         entry.body,
                         first_batch_index=part.first_batch_index if entry.entry_id == part.first_entry else -1,
                         last_batch_index=part.last_batch_index if entry.entry_id == part.last_entry else -1,
                     )
-                yield
+                yield last_chunk
         assert expected == part.last_entry + 1, "a ledger reader reads to the end"
 
 
-def _add_compacted(decoder: EntryDecoder, body: bytes, first: WireMessageId, last: WireMessageId) -> None:
+def _add_compacted(
+    decoder: EntryDecoder, place: Position, body: bytes, first: WireMessageId, last: WireMessageId
+) -> LastChunk | None:
     """Decode an entry of a compacted ledger, if it lies between two ids, both inclusive."""
     position, content = decode_compacted(body)
-    if first.position <= position <= last.position:
-        decoder.add(
-            *position,
-            content,
-            first_batch_index=first.batch_index if position == first.position else -1,
-            last_batch_index=last.batch_index if position == last.position else -1,
-            compacted=True,
-        )
+    if not first.position <= position <= last.position:
+        return None
+    return decoder.add(
+        *position,
+        content,
+        first_batch_index=first.batch_index if position == first.position else -1,
+        last_batch_index=last.batch_index if position == last.position else -1,
+        compacted_at=place,
+    )

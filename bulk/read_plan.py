@@ -4,6 +4,9 @@ A topic is read as *ranges* of entries of its ledgers. One reader at a time work
 one partition. Splits are finer than partitions, so that a topic without partitions is read in parallel, and small
 ledgers share one.
 
+A message in chunks lies where its last chunk lies. So a split names the ranges of the read that lie *before* it, up to
+a bound. Its reader looks there for the chunks that it lacks (`look_back`).
+
 Bounds, each for the topic or, as a mapping, for single partitions:
 
 | given | as `start` | as `end` |
@@ -15,15 +18,19 @@ Bounds, each for the topic or, as a mapping, for single partitions:
 
 So the time windows [a, b) and [b, c) have no message in common and none between them. A `datetime` without a time zone
 means local time, as everywhere in Python.
+
+The id of a message in chunks names two entries. As `start` it means the first chunk, as for a consumer that seeks to
+it. As `end` it means the last one.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
 from ..protocol.errors import InvalidConfiguration, MagnetarError, ProtocolError
 from ..protocol.message_id import EARLIEST_POSITION, LATEST_POSITION, Position, WireMessageId
+from ..protocol.pulsar_pb2 import MessageIdData
 from ..storage.metadata.ledger_metadata import LedgerMetadata
 from .arrow_decoding import TimeWindow
 
@@ -37,6 +44,10 @@ SPLITS_PER_READER = 4
 """So many that readers which finish early find more to do."""
 CLOCK_SKEW_MS = 60_000
 """How far the publish times of neighbouring messages may go back: producers on several machines have several clocks."""
+LOOK_BACK_MAX_BYTES = 1 << 30
+"""So far before a split its reader looks for the chunks of a message that ends there."""
+LOOK_BACK_RANGES_MAX = 16
+"""So many ledgers before it a split names at most: they travel with each of thousands of splits."""
 
 
 class SerializableId(Protocol):
@@ -96,6 +107,12 @@ class ReadSplit(NamedTuple):
     partition: int
     window: TimeWindow
     ranges: tuple[LedgerRange, ...]
+    before: tuple[LedgerRange, ...] = ()
+    """What the read has before them, in order: where messages begin whose last chunk is in a range. Up to a bound."""
+    reaches_start: bool = True
+    """Whether `before` begins where the read begins. A message that begins before that is not wanted."""
+    loss_is_ignored: bool = False
+    """Whether a message is left out whose first chunk is not in `before`, though it may be wanted."""
 
     @property
     def entries(self) -> int:
@@ -118,6 +135,11 @@ class PartitionPlan:
     compacted: LedgerMetadata | None = None
     open_entry_bytes: int = 0
     """Size of an entry in the ledger that is still open, on average; 0 if the broker does not know."""
+    chunks_from: WireMessageId | None = None
+    """Of a read that goes on behind an earlier one: where that began. Chunks from there on count. None: `bounds.first`.
+    """
+    loss_is_ignored: bool = False
+    """Whether a message is left out whose first chunk is gone, or lies too far back."""
 
 
 def parse_bounds(
@@ -128,7 +150,7 @@ def parse_bounds(
     """The bounds of each of `partitions` (−1: a topic without any). InvalidConfiguration if impossible."""
     result: dict[int, Bounds] = {}
     for partition in partitions:
-        first, start_ms = _point(_of_partition(start, "start", "earliest", partition, partitions))
+        first, start_ms = _point(_of_partition(start, "start", "earliest", partition, partitions), first_chunk=True)
         last, end_ms = _point(_of_partition(end, "end", "latest", partition, partitions))
         for bound in (first, last):
             if bound is not None and bound.partition not in (-1, partition):
@@ -207,11 +229,54 @@ def _split(plans: Iterable[PartitionPlan], number: int, least_bytes: int, most_b
     sizes = {ledger_id: size for plan, _ in parts for ledger_id, size in sizes_of_entries(plan).items()}
     total_bytes = sum(found.entries * sizes[found.ledger.ledger_id] for _, ranges in parts for found in ranges)
     size_bytes = min(max(total_bytes / number, least_bytes), most_bytes)
-    return [
-        ReadSplit(plan.topic, plan.partition, plan.bounds.window, gathered)
-        for plan, ranges in parts
-        for gathered in _gather(ranges, sizes, size_bytes)
-    ]
+    return [found for plan, ranges in parts for found in _splits_of(plan, _gather(ranges, sizes, size_bytes), sizes)]
+
+
+def _splits_of(
+    plan: PartitionPlan, gathered: Iterable[tuple[LedgerRange, ...]], sizes: Mapping[int, int]
+) -> Iterator[ReadSplit]:
+    past, is_whole = _before_the_plan(plan)
+    for ranges in gathered:
+        before, reaches_start = _nearest(past, sizes)
+        yield ReadSplit(
+            plan.topic,
+            plan.partition,
+            plan.bounds.window,
+            ranges,
+            before,
+            reaches_start and is_whole,
+            plan.loss_is_ignored,
+        )
+        for part in ranges:
+            if past and past[-1].ledger.ledger_id == part.ledger.ledger_id:
+                part = past.pop()._replace(last_entry=part.last_entry, last_batch_index=part.last_batch_index)
+            past.append(part)
+
+
+def _before_the_plan(plan: PartitionPlan) -> tuple[list[LedgerRange], bool]:
+    """What lies before the plan's bounds where chunks count, and whether that is all of it."""
+    begin, start = plan.chunks_from, plan.bounds.first
+    if begin is None or begin.position >= start.position:
+        return [], True
+    end = WireMessageId(start.ledger_id, start.entry_id - 1)
+    earlier = replace(plan, first=EARLIEST_POSITION, bounds=Bounds(begin, end), compacted=None)
+    is_whole = bool(plan.ledgers) and plan.ledgers[0].ledger_id <= begin.ledger_id
+    return ledger_ranges(earlier), is_whole
+
+
+def _nearest(past: Sequence[LedgerRange], sizes: Mapping[int, int]) -> tuple[tuple[LedgerRange, ...], bool]:
+    """The nearest of what lies before a split, up to the bounds, and whether that is all of it."""
+    found: list[LedgerRange] = []
+    room_bytes = LOOK_BACK_MAX_BYTES
+    for part in reversed(past):
+        entries = min(part.entries, room_bytes // sizes[part.ledger.ledger_id])
+        if len(found) == LOOK_BACK_RANGES_MAX or not entries:
+            return tuple(found[::-1]), False
+        found.append(part._replace(first_entry=part.last_entry - entries + 1))
+        if entries < part.entries:
+            return tuple(found[::-1]), False
+        room_bytes -= entries * sizes[part.ledger.ledger_id]
+    return tuple(found[::-1]), True
 
 
 def _gather(
@@ -258,10 +323,11 @@ def _cut(found: LedgerRange, entry_bytes: int, size_bytes: float, room_bytes: fl
 def sizes_of_entries(plan: PartitionPlan) -> dict[int, int]:
     """By ledger of a plan: about how many bytes each of its entries has."""
     ledgers = plan.ledgers if plan.compacted is None else (plan.compacted, *plan.ledgers)
-    return {ledger.ledger_id: _entry_size_bytes(ledger, plan.open_entry_bytes) for ledger in ledgers}
+    return {ledger.ledger_id: entry_size_bytes(ledger, plan.open_entry_bytes) for ledger in ledgers}
 
 
-def _entry_size_bytes(ledger: LedgerMetadata, open_entry_bytes: int) -> int:
+def entry_size_bytes(ledger: LedgerMetadata, open_entry_bytes: int = 0) -> int:
+    """About how many bytes each entry of a ledger has. `open_entry_bytes` says it of one that is open, if known."""
     if ledger.closed and ledger.last_entry >= 0 and ledger.length:
         return max(1, ledger.length // (ledger.last_entry + 1))
     return open_entry_bytes or ENTRY_SIZE_DEFAULT_BYTES
@@ -290,8 +356,21 @@ def _of_partition(
     return given
 
 
-def _point(given: PointInTopic) -> tuple[WireMessageId | None, int | None]:
-    """A bound as a message id or as milliseconds."""
+def start_id(serialized: bytes) -> WireMessageId:
+    """The id where a read begins that is to begin with a message: of its first chunk, if it has chunks.
+
+    Raises ProtocolError for bytes that are no message id.
+    """
+    found = WireMessageId.deserialize(serialized)
+    data = MessageIdData.FromString(serialized)
+    if not data.HasField("first_chunk_message_id"):
+        return found
+    first = WireMessageId.from_data(data.first_chunk_message_id)
+    return WireMessageId(first.ledger_id, first.entry_id, found.partition)
+
+
+def _point(given: PointInTopic, *, first_chunk: bool = False) -> tuple[WireMessageId | None, int | None]:
+    """A bound as a message id or as milliseconds. With `first_chunk` the id of a message is that of its first chunk."""
     if isinstance(given, str):
         if given == "earliest":
             return WireMessageId(*EARLIEST_POSITION), None
@@ -305,6 +384,7 @@ def _point(given: PointInTopic) -> tuple[WireMessageId | None, int | None]:
     if isinstance(given, int):
         return None, given
     try:
-        return WireMessageId.deserialize(given if isinstance(given, bytes) else bytes(given.serialize())), None
+        serialized = given if isinstance(given, bytes) else bytes(given.serialize())
+        return (start_id(serialized) if first_chunk else WireMessageId.deserialize(serialized)), None
     except (AttributeError, TypeError, MagnetarError) as error:
         raise InvalidConfiguration(f"{given!r} is not a bound of a read: {error}") from error

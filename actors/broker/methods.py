@@ -297,15 +297,18 @@ class OwnerMethods(OwnerContract):
         end: Point = "latest",
         ttl_s: float = PIN_TTL_DEFAULT_S,
         compacted: bool = False,
+        before_bytes: int = 0,
     ) -> PlannedRead:
         name = TopicName.parse(topic)
         if not name.persistent:
             raise NotAllowedError("a non-persistent topic has no stored messages to read")
         if not 0 < ttl_s <= PIN_TTL_MAX_S:
             raise InvalidConfiguration(f"a pin cannot last {ttl_s} s: ask for up to {PIN_TTL_MAX_S} s")
+        if before_bytes < 0:
+            raise InvalidConfiguration(f"before_bytes must be 0 or more, not {before_bytes}")
         found = await self._persistent(topic)
         found.keeping.inactivity.used()
-        return await plan_read(found, start, end, ttl_s, self._bookies, compacted=compacted)
+        return await plan_read(found, start, end, ttl_s, self._bookies, compacted=compacted, before_bytes=before_bytes)
 
     async def prolong_pin(self, *, topic: str, pin: str, ttl_s: float) -> bool:
         if not 0 < ttl_s <= PIN_TTL_MAX_S:

@@ -22,12 +22,14 @@ async def plan_read(
     bookies: Callable[[], Iterable[BookieInfo]],
     *,
     compacted: bool = False,
+    before_bytes: int = 0,
 ) -> PlannedRead:
     """Plan the read, and pin what it needs. `bookies` are those that are listed once the pin is there.
 
     As `start`, a time means the first message published then or later; as `end`, the last one before it. Times count
     per entry and as the producers' clocks tell them: who needs exactness filters the messages. With `compacted` the
     plan begins with the compacted ledger, if the topic has one. A time says nothing of where the read begins in it.
+    `before_bytes` adds ledgers before the start, for messages in chunks that begin there.
 
     Raises InvalidConfiguration for something that is no place, StaleEpoch, MetadataUnavailable.
     """
@@ -40,7 +42,7 @@ async def plan_read(
     compacted_from = None
     if compacted:
         compacted_from = EARLIEST_POSITION if isinstance(start, int) else first
-    plan = await topic.ledger.plan(first, last, ttl_s, compacted_from=compacted_from)
+    plan = await topic.ledger.plan(first, last, ttl_s, compacted_from=compacted_from, before_bytes=before_bytes)
     return PlannedRead(
         first=Place(*plan.first),
         last=Place(*plan.last),

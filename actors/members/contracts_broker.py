@@ -169,9 +169,9 @@ class LastMessage(NamedTuple):
 class PlannedRead:
     """What a bulk read of a topic needs. `first` and `last` are inclusive; first > last: there is nothing to read.
 
-    `ledgers` are packed LedgerMetadata in order. `pin` keeps them, and is None when there is nothing to keep.
-    `compacted` is that of the compacted ledger, which is read first; None without one. `open_entry_bytes` is the size
-    of an entry of the ledger that is still open, on average, and 0 if it has none.
+    `ledgers` are packed LedgerMetadata in order, perhaps with some before `first`. `pin` keeps them, and is None when
+    there is nothing to keep. `compacted` is that of the compacted ledger, which is read first; None without one.
+    `open_entry_bytes` is the size of an entry of the ledger that is still open, on average, and 0 if it has none.
     """
 
     first: Place
@@ -276,11 +276,13 @@ class OwnerContract(Contract):
         end: Point = "latest",
         ttl_s: float = PIN_TTL_DEFAULT_S,
         compacted: bool = False,
+        before_bytes: int = 0,
     ) -> PlannedRead:
         """Where a topic begins and ends now, and its ledgers in between, pinned for `ttl_s` seconds.
 
-        With `compacted` also its compacted ledger, and of the log only what is behind that. Raises NotAllowedError for
-        a non-persistent topic.
+        With `compacted` also its compacted ledger, and of the log only what is behind that. With `before_bytes` also
+        the ledgers before `start` that have about so many bytes. Raises NotAllowedError for a non-persistent topic,
+        InvalidConfiguration for a negative number.
         """
         ...
 

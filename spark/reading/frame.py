@@ -18,10 +18,12 @@ from typing import TYPE_CHECKING
 
 from ...bulk.access import ClusterAccess, access_over_http, admin_through_ray, cluster_access, locate_over_http
 from ...bulk.cluster_link import Pin
+from ...bulk.decryption import read_keys
 from ...bulk.loop_thread import LoopThread
 from ...bulk.message_table import COLUMNS, schema_of
 from ...bulk.planner import PIN_TTL_S, PLAN_TIMEOUT_S, Planner
 from ...bulk.read_plan import TASK_SIZE_BYTES, PartitionPlan, PointsInTopic, split_by_size
+from ...client.crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ...protocol.errors import InvalidConfiguration
 from ...runtime.environment import Environment
 from ...runtime.tasks import together
@@ -81,6 +83,8 @@ def read_topic(
     columns: Sequence[str] = COLUMNS,
     is_read_compacted: bool = False,
     admin_url: str | None = None,
+    crypto_key_reader: CryptoKeyReader | None = None,
+    crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
     max_bytes_per_split: int = TASK_SIZE_BYTES,
     min_partitions: int | None = None,
     plan_timeout_s: float = PLAN_TIMEOUT_S,
@@ -100,6 +104,10 @@ def read_topic(
         columns: The columns, in this order. What nobody asks for is not decoded.
         is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
         admin_url: `http://host:port` of the cluster's admin HTTP. None finds the cluster through Ray.
+        crypto_key_reader: What gives the private keys for encrypted messages. It travels to the tasks. The file of a
+            `CryptoKeyReader` is read here.
+        crypto_failure_action: What becomes of a message that cannot be decrypted. FAIL ends the action with an error,
+            DISCARD leaves it out, CONSUME gives the bytes as they are, a batch as one row.
         max_bytes_per_split: About how many bytes of the topic one task reads.
         min_partitions: Number of tasks at least, if there are as many entries. None: the session's default parallelism.
         plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
@@ -112,7 +120,7 @@ def read_topic(
         NotAllowedError: If the topic is non-persistent.
         TopicNotFound: If the topic does not exist.
         InvalidTopicName: If `topic` is no topic name.
-        InvalidConfiguration: If the bounds, a column or the URL are impossible.
+        InvalidConfiguration: If the bounds, a column or the URL are impossible, or a private key cannot be read.
         ClusterError: If there is no cluster.
         ConnectError: If nothing answers at `admin_url`.
         ServiceUnitNotReady: If the topic's owner cannot be asked in time.
@@ -121,6 +129,7 @@ def read_topic(
     schema_of(columns)
     if max_bytes_per_split < 1 or (min_partitions is not None and min_partitions < 1):
         raise InvalidConfiguration("max_bytes_per_split and min_partitions must be 1 or more")
+    keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
     thread = _thread()
 
     async def planned() -> tuple[ClusterAccess, str, _PlannedRead, list[PartitionPlan]]:
@@ -132,7 +141,7 @@ def read_topic(
     access, url, made, plans = thread.run(planned())
     least = spark.sparkContext.defaultParallelism if min_partitions is None else min_partitions
     tasks = [
-        TaskRead(url, access, part, tuple(columns), made.pins, pin_ttl_s)
+        TaskRead(url, access, part, tuple(columns), made.pins, pin_ttl_s, keys)
         for part in split_by_size(plans, max_bytes_per_split, least)
     ]
     frame = frame_of(spark, tasks, columns)

@@ -203,6 +203,7 @@ def stream(
     max_messages_per_trigger: int | None = None,
     max_bytes_per_split: int = TASK_SIZE_BYTES,
     is_data_loss_an_error: bool = True,
+    private_key_path: str | None = None,
     admin_url: str | None = None,
     pin_ttl_s: float = PIN_TTL_S,
     spark: "SparkSession | None" = None,
@@ -226,6 +227,7 @@ def stream(
         max_messages_per_trigger: About how many messages a micro-batch has at most.
         max_bytes_per_split: About how many bytes of the topic one task reads.
         is_data_loss_an_error: Whether the query ends when messages that it has not read may be gone.
+        private_key_path: A file with a private key, or a directory of files `NAME.pem`, for encrypted messages.
         admin_url: `http://host:port` of the cluster's admin HTTP. None finds the cluster through Ray.
         pin_ttl_s: Seconds after which planned ledgers may be trimmed if this process crashes.
         spark: The session. None: the active one.
@@ -255,6 +257,7 @@ def stream(
         "admin.url": run_apart(admin_through_ray()) if admin_url is None else admin_url,
         "failOnDataLoss": str(is_data_loss_an_error),
         "maxBytesPerSplit": str(max_bytes_per_split),
+        "privateKeyPath": private_key_path or "",
     }
     for name, limit in (
         ("maxBytesPerTrigger", max_bytes_per_trigger),

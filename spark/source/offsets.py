@@ -4,6 +4,9 @@ An offset is a JSON object, because Spark keeps it in its checkpoint. It maps th
 topic without partitions, to the place of the last message that was read. A place is `ledger:entry`, or
 `ledger:entry:index` for a message inside a batch. `-1:-1` is before everything. A partition that an offset does not
 name begins there: it was created after the query.
+
+`@ledger:entry` behind it is the entry after which the query began. A message in chunks that ends in a micro-batch may
+begin in an earlier one, but not before the query.
 """
 
 import math
@@ -11,7 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...protocol.errors import InvalidConfiguration
-from ...protocol.message_id import WireMessageId
+from ...protocol.message_id import EARLIEST_POSITION, Position, WireMessageId
 
 Offset = Mapping[str, str]
 
@@ -22,13 +25,17 @@ class Reached(NamedTuple):
     ledger: int
     entry: int
     batch_index: int = -1
+    since: Position = EARLIEST_POSITION
+    """The entry after which the query began."""
 
     @staticmethod
     def parse(text: str) -> "Reached":
         """Raises InvalidConfiguration for what is none: somebody has changed the checkpoint."""
+        place, found, since = text.partition("@")
         try:
-            return Reached(*map(int, text.split(":")))
-        except (TypeError, ValueError) as error:
+            numbers, began = _numbers(place, (2, 3)), _numbers(since, (2,)) if found else EARLIEST_POSITION
+            return Reached(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else -1, (began[0], began[1]))
+        except ValueError as error:
             raise InvalidConfiguration(f"{text!r:.100} is no place in a topic: the checkpoint is damaged") from error
 
     @staticmethod
@@ -55,8 +62,22 @@ class Reached(NamedTuple):
             return WireMessageId(self.ledger, self.entry, -1, self.batch_index + 1)
         return WireMessageId(self.ledger, self.entry + 1)
 
+    @property
+    def first_wanted(self) -> WireMessageId:
+        """The first entry of the query."""
+        return WireMessageId(self.since[0], self.since[1] + 1)
+
     def __str__(self) -> str:
-        return f"{self.ledger}:{self.entry}" + (f":{self.batch_index}" if self.batch_index >= 0 else "")
+        index = f":{self.batch_index}" if self.batch_index >= 0 else ""
+        since = "" if self.since == EARLIEST_POSITION else f"@{self.since[0]}:{self.since[1]}"
+        return f"{self.ledger}:{self.entry}{index}{since}"
+
+
+def _numbers(text: str, counts: tuple[int, ...]) -> list[int]:
+    numbers = [int(one) for one in text.split(":")]
+    if len(numbers) not in counts:
+        raise ValueError(f"{len(numbers)} numbers are too few or too many")
+    return numbers
 
 
 EARLIEST = Reached(-1, -1)

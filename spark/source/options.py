@@ -15,7 +15,11 @@
 | `maxBytesPerTrigger`, `maxMessagesPerTrigger` | about how much a micro-batch reads | all |
 | `predefinedSubscription` | a subscription whose cursor follows a streaming query | none |
 | `pinTtlSeconds` | how long planned ledgers are kept from trimming when nobody reads on | 600 |
+| `privateKeyPath` | a file with a private key, or a directory of files `NAME.pem`, on the driver | none |
+| `cryptoFailureAction` | `FAIL`, `DISCARD` or `CONSUME`: what becomes of a message that cannot be decrypted | `FAIL` |
 | `minPartitions` | how many tasks a read has at least, if it has as many entries | 1 |
+
+The connectors for Spark and Flink have no option for keys. These two have the names of Pulsar's client for JavaScript.
 
 An offset in JSON is a serialized message id, as a list of its bytes (as the Pulsar connector writes it) or in
 hexadecimal.
@@ -28,6 +32,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from ...bulk.decryption import action_named
 from ...bulk.message_table import COLUMNS, schema_of
 from ...bulk.planner import PIN_TTL_S
 from ...bulk.read_plan import TASK_SIZE_BYTES, PointInTopic
@@ -42,15 +47,9 @@ PREFIX = "pulsar."
 """The connector's options of clients and readers begin so. They have no meaning here."""
 KNOWN = {
     *(ADMIN_URL, SERVICE_URL, TOPIC, TOPICS, PATTERN, "startingoffsets", "endingoffsets", "startingtime", "endingtime"),
-    *(
-        "failondataloss",
-        "columns",
-        "isreadcompacted",
-        "maxbytespersplit",
-        "maxbytespertrigger",
-        "maxmessagespertrigger",
-    ),
-    *("minpartitions", "path", "pinttlseconds", "predefinedsubscription"),
+    *("failondataloss", "columns", "isreadcompacted", "maxbytespersplit", "maxbytespertrigger"),
+    *("minpartitions", "path", "pinttlseconds", "predefinedsubscription", "privatekeypath", "cryptofailureaction"),
+    "maxmessagespertrigger",
 }
 SPLIT_SIZE_LEAST_BYTES = 64 << 10
 
@@ -76,6 +75,8 @@ class ReadOptions(NamedTuple):
     trigger_messages: int | None
     subscription: str | None
     pin_ttl_s: float
+    private_key_path: str | None
+    crypto_failure_action: str
 
 
 def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
@@ -107,6 +108,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
         _number(found, "maxMessagesPerTrigger", 1, 1) if "maxmessagespertrigger" in found else None,
         found.get("predefinedsubscription"),
         float(_number(found, "pinTtlSeconds", int(PIN_TTL_S), 1)),
+        found.get("privatekeypath") or None,
+        action_named(found.get("cryptofailureaction", "FAIL")).name,
     )
 
 

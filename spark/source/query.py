@@ -7,6 +7,10 @@ that entry, and brokers trim a topic from its beginning only. The pin stays unti
 too. Then the plan fails, or with `failOnDataLoss=false` goes on with what is there. This can only happen while no query
 runs: longer than a pin lasts, without a subscription and without a retention.
 
+**A message in chunks may cross the border of micro-batches.** It belongs to the one that has its last chunk. So each
+plan also names and pins the ledgers of `LOOK_BACK_MAX_BYTES` before its start, down to where the query began, which
+offsets say. When these are gone, such a message ends the query, or is left out with `failOnDataLoss=false`.
+
 `predefinedSubscription` names a subscription. The query moves its cursor with each commit. So nothing is trimmed
 between two runs, and the backlog shows how far the query is.
 """
@@ -28,9 +32,9 @@ from ...bulk.cluster_link import ClusterLink, Pin
 from ...bulk.message_table import MESSAGE_ID
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
 from ...bulk.range_reader import RangeReader
-from ...bulk.read_plan import PartitionPlan, ReadSplit
+from ...bulk.read_plan import LOOK_BACK_MAX_BYTES, PartitionPlan, ReadSplit, start_id
 from ...protocol.errors import MagnetarError, NoSuchEntry, TopicNotFound
-from ...protocol.message_id import WireMessageId
+from ...protocol.message_id import EARLIEST_POSITION, WireMessageId
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks, together
@@ -103,9 +107,15 @@ class Query:
             if start == "latest":
                 place = end
             elif isinstance(start, bytes):
-                place = Reached.before(WireMessageId.deserialize(start))
+                place = Reached.before(start_id(start))
             else:  # a time is found by the window of each plan
                 place = EARLIEST
+            since = place
+            if place == EARLIEST:
+                since = await self._link.patiently(
+                    partial(self._before_all, topic), PLAN_TIMEOUT_S, f"the look for the beginning of {topic}"
+                )
+            place = place._replace(since=(since.ledger, since.entry))
             found[topic] = str(place)
             await self._subscribe(topic, place)
         return found
@@ -124,8 +134,8 @@ class Query:
         if self._options.trigger_bytes is not None or self._options.trigger_messages is not None:
             ends = await self._limited(start, ends)
         # A partition that is behind its offset, as one that was deleted, keeps the offset.
-        ahead = {topic: str(end) for topic, end in ends.items() if _is_ahead(end, start, topic)}
-        return {**start, **ahead}
+        ahead = [topic for topic, end in ends.items() if _is_ahead(end, start, topic)]
+        return {**start, **{topic: str(ends[topic]._replace(since=place_in(start, topic).since)) for topic in ahead}}
 
     async def ends(self) -> dict[str, Reached]:
         """The last message of each partition that there is now."""
@@ -152,6 +162,12 @@ class Query:
             last = await (await self._link.owner(full)).last_message_id(topic=full)
             found[full] = Reached(last.ledger, last.entry)
         return found
+
+    async def _before_all(self, topic: str) -> Reached:
+        """The place before the first entry that a partition has now."""
+        owner, begin = await self._link.owner(topic), [*EARLIEST_POSITION]
+        plan = await owner.plan_read(topic=topic, start="earliest", end=begin, ttl_s=self._options.pin_ttl_s)
+        return Reached(plan.first.ledger, plan.first.entry - 1)
 
     # -- plans ---------------------------------------------------------------------------------------------------
 
@@ -186,7 +202,12 @@ class Query:
         if planned is None or planned[0] != begin or planned[1].order < last.order:
             self._planned[topic] = planned = begin, last, await self._plan_anew(topic, begin, last)
         plan = planned[2]
-        return replace(plan, bounds=plan.bounds._replace(first=begin.following, last=last.message_id))
+        return replace(
+            plan,
+            bounds=plan.bounds._replace(first=begin.following, last=last.message_id),
+            chunks_from=begin.first_wanted,
+            loss_is_ignored=not self._options.fail_on_data_loss,
+        )
 
     async def _plan_anew(self, topic: str, begin: Reached, last: Reached) -> PartitionPlan:
         known = WireMessageId(begin.ledger, max(begin.entry, 0)) if begin.ledger >= 0 else "earliest"
@@ -194,7 +215,8 @@ class Query:
         async with Planner(
             self._env, self.access, topic, timeout_s=PLAN_TIMEOUT_S, pin_ttl_s=ttl_s, locate=self._locate
         ) as planner:
-            (plan,) = await planner.plan(known, WireMessageId(last.ledger, last.entry), window=self._window)
+            end_id = WireMessageId(last.ledger, last.entry)
+            (plan,) = await planner.plan(known, end_id, window=self._window, before_bytes=LOOK_BACK_MAX_BYTES)
             pins = planner.detach()
         await self._repin(topic, pins)
         if begin.entry >= 0 and plan.first[0] > begin.ledger:  # of an empty ledger nothing was read, as of none

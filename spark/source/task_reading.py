@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ...bulk.access import ClusterAccess, locate_over_http
 from ...bulk.cluster_link import ClusterLink, Pin
+from ...bulk.decryption import NO_KEYS, ReadKeys, action_named, keys_at
 from ...bulk.loop_thread import LoopThread
 from ...bulk.range_reader import RangeReader
 from ...bulk.read_plan import PartitionPlan, ReadSplit, split_by_size
@@ -29,7 +30,7 @@ PROLONGED_PER_TTL = 3
 
 
 class TaskRead(NamedTuple):
-    """One task's part of a read. Pickled by the driver; holds the keys of a reader."""
+    """One task's part of a read. Pickled by the driver; holds the keys of a reader, and those of the messages."""
 
     admin_url: str
     access: ClusterAccess
@@ -37,14 +38,16 @@ class TaskRead(NamedTuple):
     columns: tuple[str, ...]
     pins: tuple[Pin, ...]
     pin_ttl_s: float
+    keys: ReadKeys = NO_KEYS
 
 
 def tasks_of(
     options: ReadOptions, access: ClusterAccess, plans: Sequence[PartitionPlan], pins: tuple[Pin, ...]
 ) -> list[TaskRead]:
-    """The tasks of a planned read, in the order of its plans."""
+    """The tasks of a planned read, in the order of its plans. Raises InvalidConfiguration if a key cannot be read."""
+    keys = keys_at(options.private_key_path, action_named(options.crypto_failure_action))
     return [
-        TaskRead(options.admin_url, access, part, options.columns, pins, options.pin_ttl_s)
+        TaskRead(options.admin_url, access, part, options.columns, pins, options.pin_ttl_s, keys)
         for part in split_by_size(plans, options.split_bytes, options.partitions_min)
     ]
 
@@ -64,8 +67,8 @@ class _Worker:
         """The rows of a split, in order. Raises what `RangeReader.read` raises, if it lasts."""
 
         self._prolong(task)
-        reading = self._reader.read_patiently(task.split, self._link.bookies, task.columns, RETRY_LIMIT_S)
-        async for batch in reading:
+        locate = self._link.bookies
+        async for batch in self._reader.read_patiently(task.split, locate, task.columns, RETRY_LIMIT_S, task.keys):
             yield batch
             self._prolong(task)
 

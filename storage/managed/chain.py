@@ -11,11 +11,14 @@ Invariants: ledger ids strictly ascend; only the last ledger grows; entries of a
 
 import enum
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...protocol.errors import LedgerError
 from ...protocol.message_id import EARLIEST_POSITION, Position
+
+LEDGERS_BEFORE_MAX = 16
+"""So many ledgers before its start a plan has at most, however small they are."""
 
 
 @dataclass
@@ -41,6 +44,22 @@ def bytes_after(infos: Iterable[LedgerInfo], position: Position) -> int:
             skipped = min(max(position[1] + 1, 0), info.entries) if info.ledger_id == position[0] else 0
             total += info.size_bytes * (info.entries - skipped) / info.entries
     return round(total)
+
+
+def ledgers_before(infos: Sequence[LedgerInfo], position: Position, size_bytes: int) -> list[int]:
+    """The ledgers before that of a position which, with what that has before the position, hold about so many bytes."""
+    found: list[int] = []
+    for info in reversed(infos) if size_bytes else ():
+        if info.ledger_id > position[0] or not info.entries:
+            continue
+        if info.ledger_id == position[0]:
+            size_bytes -= info.size_bytes * min(max(position[1], 0), info.entries) // info.entries
+            continue
+        if size_bytes <= 0 or len(found) == LEDGERS_BEFORE_MAX:
+            break
+        found.append(info.ledger_id)
+        size_bytes -= info.size_bytes
+    return found[::-1]
 
 
 class LedgerChain:

@@ -40,7 +40,7 @@ from ..ledger.writer_state import PendingEntry
 from ..metadata import keys as metadata_keys
 from ..metadata.store import Guard, MetadataStore, list_all
 from . import publish_times
-from .chain import LedgerChain, LedgerInfo
+from .chain import LedgerChain, LedgerInfo, ledgers_before
 from .chain_reader import ChainReads
 from .chain_writer import ChainWriter
 from .compacted import CompactedStorage
@@ -373,11 +373,14 @@ class ManagedLedger:
         ttl_s: float = 3600.0,
         *,
         compacted_from: Position | None = None,
+        before_bytes: int = 0,
     ) -> BulkReadPlan:
         """Plan a bulk read of the entries `start`…`end` (inclusive, at most to the last acknowledged one), pinned.
 
         With `compacted_from` the log is read behind the horizon only, and the compacted ledger before it, unless it has
         nothing from that position on. The pin holds both. It is stored under the record that names them.
+
+        The plan also has the ledgers before `start` that hold about `before_bytes`, if there is something to read.
 
         Raises StaleEpoch, MetadataUnavailable.
         """
@@ -397,6 +400,7 @@ class ManagedLedger:
             else:
                 within = [info for info in self.chain.infos if first[0] <= info.ledger_id <= last[0]]
                 wanted = [info.ledger_id for info in within if info.entries]
+                wanted = [*ledgers_before(self.chain.infos, first, before_bytes), *wanted]
             if not wanted and not beside:
                 return BulkReadPlan(first, last, (), None)
             pin_id = await self._created_beside(self._pins.add([*beside, *wanted], ttl_s, self._owned.guard))

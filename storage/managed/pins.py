@@ -25,8 +25,9 @@ from ..metadata.store import Guard, MetadataStore, list_all, pack, unpack
 class BulkReadPlan(NamedTuple):
     """What a bulk read is told: acknowledged entries `first`…`last` (inclusive), their ledgers, and their pin.
 
-    `first` > `last` when there is nothing in the log; then `ledgers` is empty. `compacted` is the compacted ledger, if
-    it is to be read before the log. There is no pin when there is nothing to read at all.
+    `first` > `last` when there is nothing in the log; then `ledgers` is empty. Otherwise it may begin before `first`.
+    `compacted` is the compacted ledger, if it is to be read before the log. There is no pin when there is nothing to
+    read at all.
     """
 
     first: Position

@@ -180,6 +180,7 @@ _CALLS: list[tuple[str, dict[str, Any]]] = [
     ("delete_topics", {"topics": [[_OTHER, 2]]}),
     ("plan_read", {"topic": _T, "start": "earliest", "end": "latest", "ttl_s": 60.0}),
     ("plan_read", {"topic": _T, "start": [1, 1], "end": 1, "ttl_s": 60.0}),
+    ("plan_read", {"topic": _T, "start": [1, 1], "end": "latest", "ttl_s": 60.0, "before_bytes": 1000}),
     ("unpin", {"topic": _T, "pin": "0123"}),
 ]
 

@@ -28,6 +28,7 @@ from magnetar.spark.raydp_session import check_available
 from magnetar.spark.reading import frame as frame_module
 from support.checks import document_examples
 from support.checks.running_examples import curl, run
+from support.files.key_files import write_key_files
 from support.servers import ray_nodes
 
 # What PySpark, Py4J and Ray Data do on their own: they use what is deprecated, and leave sockets to the collector.
@@ -232,6 +233,26 @@ def compact(cluster, topic):
         time.sleep(0.05)
         with urllib.request.urlopen(url) as answer:
             status = json.load(answer)
+
+
+@pytest.mark.promise("29.7")
+def test_large_and_encrypted_messages_are_rows(spark, client, topic, tmp_path):
+    keep(client, topic)
+    keys = magnetar.CryptoKeyReader(*write_key_files(tmp_path))
+    sealed = {"encryption_key": "agency", "crypto_key_reader": keys}
+    large = [bytes([number]) * 12_000_000 for number in range(3)]
+    producer = client.create_producer(topic, batching_enabled=False, chunking_enabled=True, **sealed)
+    for content in large:
+        producer.send_async(content, lambda *_: None)
+    producer.flush()
+    client.create_producer(topic, batching_enabled=True, **sealed).send_many([b"%d" % number for number in range(20)])
+    with pytest.raises(magnetar.CryptoError, match="crypto_key_reader"):
+        read_topic(spark, topic, progress=False)
+    frame = read_topic(spark, topic, crypto_key_reader=keys, progress=False)
+    assert values(frame) == [*large, *[b"%d" % number for number in range(20)]]
+    release(frame)
+    action = magnetar.ConsumerCryptoFailureAction.DISCARD
+    assert values(read_topic(spark, topic, crypto_failure_action=action, progress=False)) == []
 
 
 def test_windows_of_time_tile_the_topic(spark, client, topic):

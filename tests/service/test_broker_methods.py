@@ -179,6 +179,12 @@ def test_a_planned_read_names_ledgers_and_pins_them(client, topic, ask, cluster)
     bounds = [[ids[index].ledger_id(), ids[index].entry_id()] for index in (12, 23)]
     part = ask("plan_read", start=bounds[0], end=bounds[1])
     assert [part["first"], part["last"]] == bounds
+    for before_bytes, named in ((0, plan["ledgers"][-1:]), (1 << 30, plan["ledgers"])):
+        behind = ask("plan_read", start=plan["last"], before_bytes=before_bytes)
+        assert (behind["first"], behind["last"], behind["ledgers"]) == (plan["last"], plan["last"], named)
+        ask("unpin", pin=behind["pin"])
+    with pytest.raises(InvalidConfiguration, match="before_bytes"):
+        ask("plan_read", before_bytes=-1)
     nothing = ask("plan_read", start=1 << 50)
     assert nothing["ledgers"] == [] and nothing["pin"] is None and nothing["first"] > nothing["last"]
     before = ask("plan_read", end=1)

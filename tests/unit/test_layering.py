@@ -93,9 +93,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.admin": BASE | {"actors.members", "actors.policies", "actors.schemas"},
     "actors.processes": BASE
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.desired", "actors.admin", "storage.metadata"},
-    "bulk": BASE | {"actors.members", "storage.ledger", "storage.metadata"},
+    "bulk": BASE | {"actors.members", "client.crypto", "storage.ledger", "storage.metadata"},
     "spark": BASE | {"spark.reading", "spark.source", "spark.writing"},
-    "spark.reading": BASE | {"bulk", "spark.source"},
+    "spark.reading": BASE | {"bulk", "client.crypto", "spark.source"},
     "spark.source": BASE | {"bulk", "storage.ledger"},
     "spark.writing": BASE | CLIENT,
     "cluster.terminal": BASE | CLIENT,

@@ -24,12 +24,15 @@ PARAMETERS: dict[str, int] = {
     "actors/dispatch/consumer.py:__init__": 9,
     "actors/topics/loaded_topics.py:__init__": 9,
     "actors/topics/producer.py:__init__": 10,
+    "bulk/local_read.py:arrow_batches": 9,
+    "bulk/local_read.py:to_arrow": 9,
+    "bulk/local_read.py:to_pandas": 9,
     "client/consuming/message.py:__init__": 10,
     "client/producing/topic_producer.py:outgoing": 10,
     "runtime/rpc/connection.py:__init__": 10,
     "runtime/rpc/connection.py:rpc_connect": 9,
-    "spark/reading/frame.py:read_topic": 11,
-    "spark/reading/stream.py:stream": 14,
+    "spark/reading/frame.py:read_topic": 13,
+    "spark/reading/stream.py:stream": 15,
     "storage/bookie/journal.py:__init__": 12,
 }
 ANY_USES = 45

@@ -13,9 +13,9 @@ from magnetar.bulk.message_table import SCHEMA
 from magnetar.protocol.batches import encode_batch, encode_single
 from magnetar.protocol.compression import CompressionType, compress
 from magnetar.protocol.entries import build_entry
-from magnetar.protocol.errors import EntryCorrupt, NotAllowedError
+from magnetar.protocol.errors import EntryCorrupt
 from magnetar.protocol.message_id import WireMessageId
-from magnetar.protocol.pulsar_pb2 import EncryptionKeys, MessageMetadata
+from magnetar.protocol.pulsar_pb2 import MessageMetadata
 
 TOPIC = "persistent://public/default/flights-partition-3"
 PUBLISHED_MS = 1_700_000_000_123
@@ -158,6 +158,15 @@ def test_compacted_messages_are_not_there_and_the_others_keep_their_index() -> N
     assert rows[0]["__messageId"] == WireMessageId(1, 1, 3, 1, 2).serialize()
 
 
+@pytest.mark.parametrize("columns", [("__publishTime",), ("__messageId", "value")])
+def test_a_compacted_batch_has_the_rows_that_are_left_whatever_the_columns(columns: tuple[str, ...]) -> None:
+    header = encode_single(b"a", partition_key="k")[4:-1] + b"\x20\x01"  # compacted_out = true
+    body = batch_entry([len(header).to_bytes(4, "big") + header + b"a", encode_single(b"b", partition_key="k")])
+    decoder = EntryDecoder(TOPIC, 3, columns=columns)
+    decoder.add(1, 1, body, compacted_at=(9, 0))
+    assert decoder.take().num_rows == 1
+
+
 @pytest.mark.parametrize(
     ("first", "last", "expected"),
     [(-1, -1, "abcd"), (2, -1, "cd"), (-1, 1, "ab"), (1, 2, "bc"), (3, 3, "d"), (4, -1, ""), (-1, 9, "abcd")],
@@ -227,13 +236,6 @@ def test_damage_is_an_error_that_names_the_entry(kind: str) -> None:
         decode({(8, 9): body})
     assert caught.value.details["ledger_id"] == 8
     assert caught.value.details["entry_id"] == 9
-
-
-def test_encrypted_and_chunked_messages_are_refused() -> None:
-    with pytest.raises(NotAllowedError, match="encrypted"):
-        decode({(1, 1): build_entry(metadata(encryption_keys=[EncryptionKeys(key="k", value=b"v")]), b"x")})
-    with pytest.raises(NotAllowedError, match="chunked"):
-        decode({(1, 1): build_entry(metadata(num_chunks_from_msg=2, chunk_id=0, uuid="u"), b"x")})
 
 
 def test_markers_of_transactions_are_no_rows() -> None:

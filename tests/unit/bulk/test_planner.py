@@ -180,6 +180,15 @@ async def test_a_compacted_read_asks_for_the_compacted_ledger_and_a_plain_one_sa
     assert harness.broker.asked[-1]["compacted"] is True and plan.compacted == LEDGER
 
 
+async def test_ledgers_before_the_start_are_asked_for_when_they_are_wanted(harness: Harness) -> None:
+    async with harness.planner("plain") as planner:
+        await planner.plan()
+    assert "before_bytes" not in harness.broker.asked[-1]
+    async with harness.planner("plain") as planner:
+        await planner.plan(WireMessageId(7, 3), before_bytes=1_000)
+    assert harness.broker.asked[-1]["before_bytes"] == 1_000
+
+
 async def test_times_are_asked_for_with_room_for_the_clocks_of_producers(harness: Harness) -> None:
     async with harness.planner("plain") as planner:
         await planner.plan(1_000_000, 2_000_000)

@@ -187,3 +187,41 @@ def test_windows_that_hold_nothing() -> None:
     assert Bounds(window=TimeWindow(5, 5)).empty
     assert not Bounds(window=TimeWindow(5, 6)).empty
     assert Bounds(first=WireMessageId(2, 0), last=WireMessageId(1, 9)).empty
+
+
+def test_a_split_names_what_the_read_has_before_it() -> None:
+    chain = [ledger(3, 10, length=10 * SPLIT_SIZE_MAX_BYTES // 2), ledger(7, 2, length=2 * SPLIT_SIZE_MAX_BYTES)]
+    planned = plan(chain, (7, 1), Bounds(WireMessageId(3, 4)))
+    splits = split([planned], 1)
+    assert [extents(list(one.before)) for one in splits] == [
+        [],
+        [(3, 4, 5)],
+        [(3, 4, 7)],
+        [(3, 4, 9)],
+        [(3, 4, 9), (7, 0, 0)],
+    ]
+    assert all(one.reaches_start for one in splits)
+
+
+def test_what_lies_before_a_split_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = [ledger(number, 2, length=2 * SPLIT_SIZE_MAX_BYTES) for number in range(1, 8)]
+    planned = plan(chain, (7, 1))
+    monkeypatch.setattr("magnetar.bulk.read_plan.LOOK_BACK_MAX_BYTES", 3 * SPLIT_SIZE_MAX_BYTES)
+    last = split([planned], 1)[-1]
+    assert extents(list(last.before)) == [(6, 0, 1), (7, 0, 0)] and not last.reaches_start
+    assert [one.reaches_start for one in split([planned], 1)] == [True] * 4 + [False] * 10
+    monkeypatch.setattr("magnetar.bulk.read_plan.LOOK_BACK_RANGES_MAX", 1)
+    last = split([planned], 1)[-1]
+    assert extents(list(last.before)) == [(7, 0, 0)] and not last.reaches_start
+
+
+def test_a_read_that_goes_on_has_what_an_earlier_one_read_before_it() -> None:
+    going_on = plan(CHAIN, (9, 1), Bounds(WireMessageId(7, 2)), first=(7, 2))
+    (found,) = split([replace(going_on, chunks_from=WireMessageId(3, 8))], 1)
+    assert extents(list(found.before)) == [(3, 8, 9), (7, 0, 1)] and found.reaches_start
+    (found,) = split([replace(going_on, chunks_from=WireMessageId(2, 8))], 1)
+    assert extents(list(found.before)) == [(3, 0, 9), (7, 0, 1)] and not found.reaches_start
+    (found,) = split([replace(going_on, chunks_from=WireMessageId(2, 8), loss_is_ignored=True)], 1)
+    assert found.loss_is_ignored and not found.reaches_start
+    (found,) = split([replace(going_on, chunks_from=WireMessageId(7, 2))], 1)
+    assert found.before == () and found.reaches_start

@@ -9,6 +9,7 @@ import pytest
 
 from magnetar.bulk.access import ClusterAccess
 from magnetar.bulk.cluster_link import Pin
+from magnetar.bulk.decryption import NO_KEYS
 from magnetar.bulk.read_plan import Bounds, PartitionPlan
 from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
 from magnetar.runtime.environment import Environment
@@ -102,7 +103,7 @@ def test_nothing_is_read_and_tasks_know_where_the_cluster_is(events: Events) -> 
     assert events.seen == ["planned 5 latest"]
     assert [task.split.entries for task in made.tasks] == [33, 33, 33, 1]
     for task in made.tasks:
-        assert task._replace(split=None) == (URL, ACCESS, None, ("value",), (Pin("t", "pin"),), 9.0)
+        assert task._replace(split=None) == (URL, ACCESS, None, ("value",), (Pin("t", "pin"),), 9.0, NO_KEYS)
 
 
 def test_tasks_have_the_size_and_the_number_that_are_asked_for() -> None:

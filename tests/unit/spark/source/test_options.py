@@ -19,12 +19,15 @@ def test_what_is_left_out_has_the_defaults_of_the_connector() -> None:
     assert (found.topics, found.pattern) == ((FULL + "flights",), None)
     assert (found.starting, found.ending, found.fail_on_data_loss) == ("earliest", "latest", True)
     assert (found.columns, found.compacted, found.partitions_min) == (COLUMNS, False, 1)
+    assert (found.private_key_path, found.crypto_failure_action) == (None, "FAIL")
 
 
 def test_names_may_be_in_any_case_and_options_of_pulsar_clients_are_left_alone() -> None:
     found = read_options({"ADMIN.URL": "http://a:1", "Topics": "a,public/b/c", "pulsar.reader.receiverQueueSize": "1"})
     assert found.topics == (FULL + "a", "persistent://public/b/c")
     assert read_options({"admin.url": "http://a:1", "topicsPattern": "fl.*"}).pattern == "fl.*"
+    found = read_options(GIVEN | {"privateKeyPath": "/keys", "CryptoFailureAction": "discard"})
+    assert (found.private_key_path, found.crypto_failure_action) == ("/keys", "DISCARD")
 
 
 def test_offsets_are_ids_in_hexadecimal_or_lists_of_signed_bytes() -> None:
@@ -50,6 +53,7 @@ def test_offsets_are_ids_in_hexadecimal_or_lists_of_signed_bytes() -> None:
         ({"failOnDataLoss": "maybe"}, "failOnDataLoss must be true or false, not 'maybe'"),
         ({"maxBytesPerSplit": "10"}, "maxBytesPerSplit must be a whole number of 65536 or more"),
         ({"minPartitions": "0"}, "minPartitions must be a whole number of 1 or more"),
+        ({"cryptoFailureAction": "send"}, "cryptoFailureAction must be one of FAIL, DISCARD, CONSUME, not 'send'"),
         ({"columns": "value,key"}, "there is no column 'key'"),
         ({"columns": "value,value"}, "are none, or not different"),
         ({"topics": "b"}, "must be given, not topic, topics"),

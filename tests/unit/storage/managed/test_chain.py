@@ -8,7 +8,7 @@ from magnetar.protocol.errors import LedgerError, MetadataError
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.storage.ledger.ensemble import Copies, should_move
 from magnetar.storage.ledger.entry_cache import ENTRY_OVERHEAD_BYTES, EntryCache
-from magnetar.storage.managed.chain import LedgerChain, LedgerInfo
+from magnetar.storage.managed.chain import LEDGERS_BEFORE_MAX, LedgerChain, LedgerInfo, ledgers_before
 from magnetar.storage.managed.chain_writer import DEGRADED_ROLLOVER_MIN_S, RolloverRule
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.managed.trimming import Needs, trimmable
@@ -47,6 +47,33 @@ def test_the_place_of_the_next_entry_moves_to_the_new_ledger_once_it_is_there():
     assert chain.next_position(chain.last_confirmed) == (8, 0) == chain.next_position((3, 5))
     chain.grow(info, 0, 10)
     assert chain.ceiling((3, 5)) == (8, 0) and chain.last_confirmed == (8, 0)
+
+
+@pytest.mark.parametrize(
+    ("position", "size_bytes", "found"),
+    [
+        ((9, 0), 0, []),
+        ((9, 0), 1, [7]),
+        ((9, 0), 50, [7]),
+        ((9, 0), 51, [3, 7]),
+        ((9, 0), 1 << 40, [3, 7]),
+        ((9, 3), 30, []),
+        ((9, 3), 31, [7]),
+        ((9, 99), 100, []),
+        ((9, 99), 101, [7]),
+        ((7, -1), 1, [3]),
+        ((3, 4), 1 << 40, []),
+    ],
+)
+def test_ledgers_before_a_position_hold_so_many_bytes(position, size_bytes, found):
+    infos = [LedgerInfo(number, 0, 5, 50, True) for number in (3, 7)]
+    infos += [LedgerInfo(8, 0, 0, 0, True), LedgerInfo(9, 0, 10, 100)]
+    assert ledgers_before(infos, position, size_bytes) == found
+
+
+def test_ledgers_before_a_position_are_not_too_many():
+    infos = [LedgerInfo(number, 0, 1, 1, True) for number in range(1, 200)]
+    assert ledgers_before(infos, (199, 0), 1 << 40) == list(range(199 - LEDGERS_BEFORE_MAX, 199))
 
 
 def test_the_end_survives_trimming():

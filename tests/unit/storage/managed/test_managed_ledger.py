@@ -270,8 +270,28 @@ async def test_pins_hold_ledgers_until_removed_or_expired(cluster):
     assert plan.pin is not None and await managed.unpin(plan.pin)
     await until(lambda: len(managed.ledger_infos) == 1)  # unpinning trims
     assert managed.ledger_infos[0].ledger_id != plan.ledgers[0].ledger_id
-    empty = await managed.plan((managed.last_confirmed[0], 99))
+    empty = await managed.plan((managed.last_confirmed[0], 99), before_bytes=1 << 30)
     assert empty.ledgers == () and empty.pin is None
+    await managed.close()
+
+
+async def test_a_plan_may_have_ledgers_before_its_start_and_holds_them(cluster):
+    managed = await open_(cluster)
+    cursor = await managed.open_cursor("s", "earliest")
+    for number in range(3):
+        await append(managed, bodies(10, 10 * number))
+        await until(lambda count=number + 2: len(managed.ledger_infos) == count)
+    await append(managed, bodies(2, 30))
+    first, second, third, last = [info.ledger_id for info in managed.ledger_infos]
+    plain = await managed.plan((last, 1))
+    assert [one.ledger_id for one in plain.ledgers] == [last]
+    plan = await managed.plan((last, 1), before_bytes=2 * managed.ledger_infos[0].size_bytes)
+    assert plan.first == (last, 1) and [one.ledger_id for one in plan.ledgers] == [second, third, last]
+    cursor.acknowledge_cumulative(managed.last_confirmed)
+    await managed.trim()
+    assert [info.ledger_id for info in managed.ledger_infos] == [second, third, last]
+    every = await managed.plan((third, 0), (third, 0), before_bytes=1 << 30)
+    assert [one.ledger_id for one in every.ledgers] == [second, third] and first < second
     await managed.close()
 
 
