@@ -170,7 +170,7 @@ class TopicQuery:
                     "batchId": batch.number,
                     "startOffset": batch.start,
                     "endOffset": batch.end,
-                    "latestOffset": {topic: str(end) for topic, end in ends.items()},
+                    "latestOffset": query.as_offset(ends, batch.start),
                     "numInputEntries": entries,
                     "inputEntriesPerSecond": entries / max(took_s, 1e-9),
                     "durationMs": {

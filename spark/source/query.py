@@ -134,8 +134,12 @@ class Query:
         if self._options.trigger_bytes is not None or self._options.trigger_messages is not None:
             ends = await self._limited(start, ends)
         # A partition that is behind its offset, as one that was deleted, keeps the offset.
-        ahead = [topic for topic, end in ends.items() if _is_ahead(end, start, topic)]
-        return {**start, **{topic: str(ends[topic]._replace(since=place_in(start, topic).since)) for topic in ahead}}
+        ahead = {topic: end for topic, end in ends.items() if end.order > place_in(start, topic).order}
+        return {**start, **self.as_offset(ahead, start)}
+
+    def as_offset(self, ends: Mapping[str, Reached], start: Offset) -> dict[str, str]:
+        """Places as an offset behind another one."""
+        return {topic: str(end._replace(since=place_in(start, topic).since)) for topic, end in ends.items()}
 
     async def ends(self) -> dict[str, Reached]:
         """The last message of each partition that there is now."""
@@ -287,10 +291,6 @@ class Query:
 
 def _nearer(end: Reached, place: Reached | None) -> Reached:
     return end if place is None else min(end, place, key=lambda one: one.order)
-
-
-def _is_ahead(end: Reached, start: Offset, topic: str) -> bool:
-    return topic not in start or end.order > place_in(start, topic).order
 
 
 def _path_of(topic: str) -> str:
