@@ -24,7 +24,7 @@ from measurement import measurement, payload
 from rows import Report, median_of_pairs, ratio
 
 import magnetar
-from magnetar.bulk.message_table import SCHEMA
+from magnetar.bulk.typed.columns import SCHEMA
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.runtime.ray_calls import ask, kill_actor, put, start_actor
 from magnetar.spark import read_topic, release, session, stop

@@ -29,7 +29,9 @@ from ..protocol.message_id import Position, signed64
 from ..protocol.pulsar_pb2 import MessageMetadata, SingleMessageMetadata
 from .chunks import ChunkContent, LastChunk, SplitChunks, StoredChunk, chunk_in
 from .decryption import NO_KEYS, EntryOpener, ReadKeys
-from .message_table import COLUMNS, HEADER_COLUMNS, INT64_MAX, VALUE, EntryFields, Extras, MessageTable, Values
+from .message_table import HEADER_COLUMNS, INT64_MAX, VALUE, EntryFields, Extras, MessageTable, Values
+from .typed.choice import PAYLOADS, RowShape
+from .typed.rows import TypedRows
 
 UNCOMPRESSED_SIZE_MAX_BYTES = 512 << 20
 """The most that one entry may unfold to; a bound on what a lying header can make us allocate."""
@@ -66,12 +68,14 @@ class EntryDecoder:
         topic: str,
         partition: int,
         window: TimeWindow | None = None,
-        columns: Sequence[str] = COLUMNS,
+        shape: RowShape = PAYLOADS,
         keys: ReadKeys = NO_KEYS,
     ) -> None:
-        """Only `columns` are decoded. Where none of them needs a message's payload or header, these stay untouched.
+        """Only the columns of `shape` are decoded. Payloads and headers that none of them needs stay untouched.
         What is encrypted then stays so, unless the rows depend on it (`decryption`).
         """
+        self._typed = None if shape.typed is None else TypedRows(topic, shape)
+        columns = shape.columns if self._typed is None else self._typed.needed
         self._topic = topic
         self._window = window or TimeWindow()
         self._table = MessageTable(topic, partition, columns)
@@ -91,8 +95,10 @@ class EntryDecoder:
         return self._table.size_bytes
 
     def take(self) -> pa.RecordBatch:
-        """Everything decoded since the last call."""
-        return self._table.take()
+        """Everything decoded since the last call. Raises what `TypedRows.decode` raises."""
+        entries = self._table.entries()
+        batch = self._table.take()
+        return batch if self._typed is None else self._typed.decode(batch, entries)
 
     def add(
         self,
@@ -163,6 +169,7 @@ class EntryDecoder:
             publish_time_ms,
             metadata.producer_name,
             signed64(metadata.sequence_id),
+            metadata.schema_version,
         )
         first = max(first_batch_index, 0)
         last = batch_size if last_batch_index < 0 else min(last_batch_index + 1, batch_size)
@@ -230,6 +237,7 @@ class EntryDecoder:
             signed64(metadata.publish_time),
             metadata.producer_name,
             signed64(metadata.sequence_id),
+            metadata.schema_version,
             first_chunk=chunks[0].position,
         )
         data = b""

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from ..actors.members.contracts_broker import BrokerContract
+from ..actors.members.contracts_broker import BrokerContract, SchemaRow
 from ..actors.members.contracts_coordinator import CoordinatorContract
 from ..protocol.errors import (
     AlreadyClosed,
@@ -90,6 +90,20 @@ class ClusterLink:
         owner = await (await self.coordinator()).assign(topic=topic, create=False)
         broker = await self._broker(owner.broker, owner.incarnation)
         return BrokerContract(broker.call, timeout_s=CALL_TIMEOUT_S)
+
+    async def schemas(self, topic: str) -> list[SchemaRow]:
+        """The versions of a topic's schema, oldest first, as any broker knows them; none for a topic without one.
+
+        Raises ServiceUnitNotReady when no broker is there, or what the last one that was asked has raised.
+        """
+        failure: MagnetarError | OSError = ServiceUnitNotReady("there is no broker that knows the topic's schema")
+        for broker in await (await self.coordinator()).brokers():
+            try:
+                connection = await self._broker(broker.id, broker.incarnation)
+                return await BrokerContract(connection.call, timeout_s=CALL_TIMEOUT_S).schemas(topic=topic)
+            except (MagnetarError, OSError) as error:
+                failure = error
+        raise failure
 
     async def bookies(self) -> list[BookieInfo]:
         """Where the bookies listen now; the last known addresses while the coordinator is away.

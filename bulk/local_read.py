@@ -11,9 +11,9 @@ however large the topic is.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -21,12 +21,12 @@ from ..client.crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..runtime.environment import Environment
 from .access import access_over_http, cluster_access, locate_coordinator, locate_over_http
 from .cluster_link import LocateBookies
-from .decryption import NO_KEYS, ReadKeys, read_keys
+from .decryption import ReadKeys, read_keys
 from .loop_thread import LoopThread
-from .message_table import COLUMNS, schema_of
 from .planner import PLAN_TIMEOUT_S, Planner
 from .range_reader import RangeReader
 from .read_plan import PointsInTopic, ReadSplit, split
+from .typed.choice import RowShape, parse_choice, row_shape
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,24 +36,36 @@ RETRY_LIMIT_S = 30.0
 
 
 async def _read_split(
-    reader: RangeReader, part: ReadSplit, locate: LocateBookies, columns: Sequence[str], keys: ReadKeys
+    reader: RangeReader, part: ReadSplit, locate: LocateBookies, shape: RowShape, keys: ReadKeys
 ) -> list[pa.RecordBatch]:
-    return [batch async for batch in reader.read_patiently(part, locate, columns, RETRY_LIMIT_S, keys)]
+    return [batch async for batch in reader.read_patiently(part, locate, shape, RETRY_LIMIT_S, keys)]
+
+
+class TopicRead(NamedTuple):
+    """What `to_arrow` is asked for."""
+
+    topic: str
+    start: PointsInTopic
+    end: PointsInTopic
+    columns: Sequence[str] | None
+    schema: str | int | None
+    is_read_compacted: bool
+    keys: ReadKeys
+    admin_url: str | None
+    plan_timeout_s: float
 
 
 async def read_batches(
-    topic: str,
-    start: PointsInTopic = "earliest",
-    end: PointsInTopic = "latest",
-    *,
-    columns: Sequence[str] = COLUMNS,
-    is_read_compacted: bool = False,
-    keys: ReadKeys = NO_KEYS,
-    admin_url: str | None = None,
-    plan_timeout_s: float = PLAN_TIMEOUT_S,
+    asked: TopicRead, on_shape: Callable[[RowShape], object] | None = None
 ) -> AsyncGenerator[pa.RecordBatch]:
-    """The rows of a topic, partition after partition. For parameters and errors see `to_arrow`."""
-    schema_of(columns)
+    """The rows of a topic, partition after partition. `on_shape` is told their columns before the first batch.
+
+    Raises what `to_arrow` raises.
+    """
+    topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s = asked
+    choice = parse_choice(schema)
+    if choice is None:
+        row_shape(columns)
     locate = locate_coordinator if admin_url is None else locate_over_http(admin_url)
     async with AsyncExitStack() as ending:
         env = Environment.real(threads_max=1)
@@ -62,6 +74,9 @@ async def read_batches(
         planner = Planner(env, access, topic, timeout_s=plan_timeout_s, locate=locate)
         await ending.enter_async_context(planner)
         plans = await planner.plan(start, end, compacted=is_read_compacted)
+        shape = await planner.shape(columns, choice)
+        if on_shape is not None:
+            on_shape(shape)
         reader = RangeReader(env, access)
         ending.push_async_callback(reader.close)
         waiting = deque(split(plans, SPLITS_AHEAD))
@@ -69,7 +84,7 @@ async def read_batches(
         ending.push_async_callback(_cancel, under_way)
         while waiting or under_way:
             while waiting and len(under_way) < SPLITS_AHEAD:
-                reading = _read_split(reader, waiting.popleft(), planner.link.bookies, columns, keys)
+                reading = _read_split(reader, waiting.popleft(), planner.link.bookies, shape, keys)
                 under_way.append(asyncio.create_task(reading, name="read-split"))
             # It stays in the queue while it is waited for: a cancelled caller cancels it with the others.
             batches = await asyncio.shield(under_way[0])
@@ -89,7 +104,8 @@ def arrow_batches(
     start: PointsInTopic = "earliest",
     end: PointsInTopic = "latest",
     *,
-    columns: Sequence[str] = COLUMNS,
+    columns: Sequence[str] | None = None,
+    schema: str | int | None = None,
     is_read_compacted: bool = False,
     crypto_key_reader: CryptoKeyReader | None = None,
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
@@ -102,7 +118,8 @@ def arrow_batches(
         topic: As in `to_arrow`, like all others.
         start: Where the read begins.
         end: Where the read ends.
-        columns: The columns, in this order.
+        columns: The columns, in this order. None: all.
+        schema: `"auto"`, `"bytes"` or the number of a version. None means bytes.
         is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
         crypto_key_reader: What gives the private keys for encrypted messages.
         crypto_failure_action: What becomes of a message that cannot be decrypted, as for a consumer.
@@ -116,17 +133,9 @@ def arrow_batches(
         MagnetarError: As `to_arrow` does.
     """
     keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
+    asked = TopicRead(topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s)
     with closing(LoopThread("magnetar-read")) as thread:
-        rows = read_batches(
-            topic,
-            start,
-            end,
-            columns=columns,
-            is_read_compacted=is_read_compacted,
-            keys=keys,
-            admin_url=admin_url,
-            plan_timeout_s=plan_timeout_s,
-        )
+        rows = read_batches(asked)
         yield from thread.items(rows)
 
 
@@ -135,7 +144,8 @@ def to_arrow(
     start: PointsInTopic = "earliest",
     end: PointsInTopic = "latest",
     *,
-    columns: Sequence[str] = COLUMNS,
+    columns: Sequence[str] | None = None,
+    schema: str | int | None = None,
     is_read_compacted: bool = False,
     crypto_key_reader: CryptoKeyReader | None = None,
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
@@ -151,7 +161,10 @@ def to_arrow(
             the other, in order within each.
         start: `"earliest"`, `"latest"`, a message id or a time, both inclusive. A mapping gives one for each partition.
         end: The same, with a message id inclusive and a time exclusive. `"latest"` means the moment of the call.
-        columns: The columns, in this order. What nobody asks for is not decoded.
+        columns: The columns, in this order. What nobody asks for is not decoded. None: all.
+        schema: None or `"bytes"` gives the payload in the column `value`. `"auto"` gives the columns of the topic's
+            newest schema, if it has one. A number gives those of that version. Messages of other versions are resolved
+            to it.
         is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
         crypto_key_reader: What gives the private keys for encrypted messages. It is asked in a thread of this process,
             and the read waits for it.
@@ -164,10 +177,13 @@ def to_arrow(
         A table with one row per message.
 
     Raises:
-        NotAllowedError: If the topic is non-persistent.
+        NotAllowedError: If the topic is non-persistent, or its schema cannot become columns.
         TopicNotFound: If the topic does not exist.
         InvalidTopicName: If `topic` is no topic name.
-        InvalidConfiguration: If the bounds, a column or the URL are impossible, or a private key cannot be read.
+        InvalidConfiguration: If the bounds, a column, the schema or the URL are impossible, or a private key cannot be
+            read.
+        SchemaSerializationError: If a message does not fit the schema. It names the entry.
+        IncompatibleSchema: If a version of the schema cannot be read as the one of the columns.
         ClusterError: If there is no cluster.
         ConnectError: If nothing answers at `admin_url`.
         ServiceUnitNotReady: If the topic's owner cannot be asked in time.
@@ -178,18 +194,13 @@ def to_arrow(
         CryptoError: If a message cannot be decrypted.
         MessageTooBig: If a message in chunks is larger than 512 MiB.
     """
-    batches = arrow_batches(
-        topic,
-        start,
-        end,
-        columns=columns,
-        is_read_compacted=is_read_compacted,
-        crypto_key_reader=crypto_key_reader,
-        crypto_failure_action=crypto_failure_action,
-        admin_url=admin_url,
-        plan_timeout_s=plan_timeout_s,
-    )
-    return pa.Table.from_batches(batches, schema=schema_of(columns))
+    shapes: list[RowShape] = []
+    keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
+    asked = TopicRead(topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s)
+    rows = read_batches(asked, shapes.append)
+    with closing(LoopThread("magnetar-read")) as thread:
+        batches = list(thread.items(rows))
+    return pa.Table.from_batches(batches, schema=shapes[0].schema)
 
 
 def to_pandas(
@@ -197,7 +208,8 @@ def to_pandas(
     start: PointsInTopic = "earliest",
     end: PointsInTopic = "latest",
     *,
-    columns: Sequence[str] = COLUMNS,
+    columns: Sequence[str] | None = None,
+    schema: str | int | None = None,
     is_read_compacted: bool = False,
     crypto_key_reader: CryptoKeyReader | None = None,
     crypto_failure_action: ConsumerCryptoFailureAction = ConsumerCryptoFailureAction.FAIL,
@@ -210,7 +222,8 @@ def to_pandas(
         topic: As in `to_arrow`, like all others.
         start: Where the read begins.
         end: Where the read ends.
-        columns: The columns, in this order.
+        columns: The columns, in this order. None: all.
+        schema: `"auto"`, `"bytes"` or the number of a version. None means bytes.
         is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
         crypto_key_reader: What gives the private keys for encrypted messages.
         crypto_failure_action: What becomes of a message that cannot be decrypted, as for a consumer.
@@ -228,6 +241,7 @@ def to_pandas(
         start,
         end,
         columns=columns,
+        schema=schema,
         is_read_compacted=is_read_compacted,
         crypto_key_reader=crypto_key_reader,
         crypto_failure_action=crypto_failure_action,

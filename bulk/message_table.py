@@ -34,24 +34,9 @@ from ..protocol.byte_stream import Buffer
 from ..protocol.commands import varint
 from ..protocol.errors import InvalidConfiguration, ProtocolError
 from ..protocol.message_id import Position
+from .typed.columns import COLUMNS, SCHEMA, VALUE, VALUE_PADDING, EntryRows
 
-SCHEMA = pa.schema(
-    [
-        ("value", pa.binary()),
-        ("__key", pa.string()),
-        ("__topic", pa.string()),
-        ("__partition", pa.int32()),
-        ("__messageId", pa.binary()),
-        ("__publishTime", pa.timestamp("us", tz="UTC")),
-        ("__eventTime", pa.timestamp("us", tz="UTC")),
-        ("__messageProperties", pa.map_(pa.string(), pa.string())),
-        ("__producerName", pa.string()),
-        ("__sequenceId", pa.int64()),
-    ]
-)
-
-COLUMNS: tuple[str, ...] = tuple(SCHEMA.names)
-VALUE, MESSAGE_ID = "value", "__messageId"
+MESSAGE_ID = "__messageId"
 HEADER_COLUMNS = frozenset(("__key", "__eventTime", "__messageProperties", "__sequenceId"))
 """What the header of each message says. The other columns but `value` come from the entry alone."""
 
@@ -94,6 +79,8 @@ class EntryFields(NamedTuple):
     producer_name: str
     sequence_id: int
     """Of the first message in the batch; the others count on."""
+    schema_version: bytes = b""
+    """Of the schema that the messages were written with; empty without one."""
     first_chunk: Position | None = None
     """Of a message in chunks: where it begins. The other fields are then those of its last chunk."""
 
@@ -122,6 +109,8 @@ class MessageTable:
         self._first_indexes: list[int] = []
         self._sequence_ids: list[int] = []
         self._id_sizes: list[int] = []  # without the field of the index
+        self._positions: list[Position] = []
+        self._schema_versions: list[bytes] = []
         # One item a run of values of equal size:
         self._value_sizes: list[int] = []
         self._value_repeats: list[int] = []
@@ -155,6 +144,8 @@ class MessageTable:
         self._counts.append(count)
         self._publish_times_ms.append(check_time_ms(entry.publish_time_ms))
         self._producer_names.append(entry.producer_name)
+        self._positions.append((entry.ledger_id, entry.entry_id))
+        self._schema_versions.append(entry.schema_version)
         self._add_indexes(entry, indexes, start)
         if self._has_id:
             self._add_ids(entry, indexes)
@@ -170,6 +161,10 @@ class MessageTable:
         self.size_bytes += (len(values.data) if self._has_value else 0) + count * (
             len(self._topic) + len(entry.producer_name) + ROW_SIZE_BYTES
         )
+
+    def entries(self) -> EntryRows:
+        """The entries whose messages the next `take` gives."""
+        return EntryRows(self._counts, self._positions, self._schema_versions)
 
     def take(self) -> pa.RecordBatch:
         """Everything added since the last call."""
@@ -217,7 +212,7 @@ class MessageTable:
             mask[self._null_values] = False
             valid = pa.array(mask).buffers()[1]
         sizes = np.repeat(np.array(self._value_sizes, dtype=np.int64), self._value_repeats)
-        return _binary(b"".join(self._value_data), sizes, valid)
+        return _binary(b"".join((*self._value_data, VALUE_PADDING)), sizes, valid)
 
     def _id_column(self, indexes: np.ndarray, counts: np.ndarray) -> pa.Array:
         sizes = np.repeat(np.array(self._id_sizes, dtype=np.int64), counts)

@@ -11,11 +11,12 @@ for nothing.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
+from ..actors.members.contracts_broker import SchemaRow
 from ..protocol.errors import (
     NotAllowedError,
 )
@@ -29,6 +30,7 @@ from .access import ClusterAccess, locate_coordinator
 from .arrow_decoding import TimeWindow
 from .cluster_link import ClusterLink, Pin
 from .read_plan import CLOCK_SKEW_MS, Bounds, PartitionPlan, PointsInTopic, parse_bounds
+from .typed.choice import RowShape, SchemaChoice, chosen, row_shape
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +120,20 @@ class Planner:
     def pins(self) -> tuple[Pin, ...]:
         """The pins that this planner prolongs."""
         return tuple(self._pins)
+
+    async def shape(self, columns: Sequence[str] | None, choice: SchemaChoice) -> RowShape:
+        """The columns of the rows. Ask after `plan`: then the versions are all that the planned messages have.
+
+        Raises InvalidConfiguration, NotAllowedError, and what kept the brokers from answering for `timeout_s`.
+        """
+        if choice is None:
+            return row_shape(columns)
+        rows = await self.schemas()
+        return row_shape(columns, chosen(self.name.full, choice, rows), rows)
+
+    async def schemas(self) -> list[SchemaRow]:
+        """The versions of the topic's schema, oldest first. Raises what `shape` raises."""
+        return await self._patiently(lambda: self.link.schemas(self.name.without_partition().full))
 
     def detach(self) -> list[Pin]:
         """The pins, for somebody else to prolong. They stay when this planner is closed."""

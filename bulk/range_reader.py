@@ -34,8 +34,8 @@ from .chunks import LastChunk
 from .cluster_link import LocateBookies
 from .decryption import NO_KEYS, ReadKeys
 from .look_back import LookBack
-from .message_table import COLUMNS
 from .read_plan import LedgerRange, ReadSplit
+from .typed.choice import PAYLOADS, RowShape
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,16 +74,16 @@ class RangeReader:
         self,
         split: ReadSplit,
         bookies: Sequence[BookieInfo],
-        columns: Sequence[str] = COLUMNS,
+        shape: RowShape = PAYLOADS,
         keys: ReadKeys = NO_KEYS,
     ) -> "AsyncGenerator[pa.RecordBatch]":
         """The rows of a split, in the order of its entries; `bookies` says where they listen now.
 
         Raises NoSuchEntry, EntryUnknown (some copy cannot be reached: retriable), EntryCorrupt, CryptoError,
-        MessageTooBig. A caller that tries again starts from the beginning.
+        MessageTooBig, and what `TypedRows.decode` raises. A caller that tries again starts from the beginning.
         """
         self._directory.update(bookies)
-        decoder = EntryDecoder(split.topic, split.partition, split.window, columns, keys)
+        decoder = EntryDecoder(split.topic, split.partition, split.window, shape, keys)
         look_back = LookBack(split, self._reader_of)
         for part in split.ranges:
             async for last_chunk in self._decoded(part, decoder):
@@ -100,7 +100,7 @@ class RangeReader:
         self,
         split: ReadSplit,
         locate: LocateBookies,
-        columns: Sequence[str],
+        shape: RowShape,
         limit_s: float,
         keys: ReadKeys = NO_KEYS,
     ) -> AsyncGenerator["pa.RecordBatch"]:
@@ -114,7 +114,7 @@ class RangeReader:
             bookies = await locate()
             skipped = given  # batches that an earlier attempt gave: a split is read the same way each time
             try:
-                async for batch in self.read(split, bookies, columns, keys):
+                async for batch in self.read(split, bookies, shape, keys):
                     if skipped:
                         skipped -= 1
                         continue

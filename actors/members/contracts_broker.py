@@ -114,9 +114,12 @@ class SchemaRow:
 
 
 class SchemaContract(Contract):
-    """What any broker offers to the admin about schemas: it reads and writes them wherever their topic is."""
+    """What any broker offers to the admin about schemas: it reads and writes them wherever their topic is.
 
-    @method(ADMIN)
+    A bulk reader reads them.
+    """
+
+    @method(ADMIN | READER)
     async def schemas(self, *, topic: str) -> list[SchemaRow]:
         """The versions since the last deletion, oldest first."""
         ...

@@ -63,6 +63,8 @@ class AvroType:
     fields: tuple[AvroField, ...] = ()
     by_name: Mapping[str, AvroField] = field(default_factory=dict[str, AvroField])
     symbols: tuple[str, ...] = ()
+    symbol_default: str | None = None
+    """Of an enum: what a reader takes for a symbol that it does not have."""
     size_bytes: int = 0
     branches: tuple["AvroType", ...] = ()
     """Of a union. Of an array or a map, the type of its items is the only one."""
@@ -246,6 +248,7 @@ class _Parser:
             raise InvalidAvro(f"the default of the enum {name} is no symbol of it")
         made = self._new("enum", name=name, symbols=symbols, attributes=_others(source, _ENUM_WORDS))
         made.aliases = _aliases(source, space)
+        made.symbol_default = default
         self._define(made, source)
         return made
 

@@ -94,10 +94,10 @@ class DescribedMessages:
             pool = DescriptorPool()
             for file in files.file:
                 pool.Add(file)
-            self._kind = GetMessageClass(pool.FindMessageTypeByName(found["rootMessageTypeName"]))
+            self.kind = GetMessageClass(pool.FindMessageTypeByName(found["rootMessageTypeName"]))
         except (ValueError, KeyError, TypeError, DecodeError) as error:
             raise SchemaSerializationError(f"the definition of the schema is no PROTOBUF_NATIVE: {error!r}") from None
 
     def decode(self, data: bytes) -> Message:
         """The message. Raises SchemaSerializationError."""
-        return _parsed(self._kind, data)
+        return _parsed(self.kind, data)

@@ -9,7 +9,7 @@ them, too. So keep the frame as long as frames that were derived from it.
 """
 
 # pyarrow brings no types.
-# pyright: reportUnknownVariableType=false
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 import threading
 import weakref
@@ -20,9 +20,9 @@ from ...bulk.access import ClusterAccess, access_over_http, admin_through_ray, c
 from ...bulk.cluster_link import Pin
 from ...bulk.decryption import read_keys
 from ...bulk.loop_thread import LoopThread
-from ...bulk.message_table import COLUMNS, schema_of
 from ...bulk.planner import PIN_TTL_S, PLAN_TIMEOUT_S, Planner
 from ...bulk.read_plan import TASK_SIZE_BYTES, PartitionPlan, PointsInTopic, split_by_size
+from ...bulk.typed.choice import RowShape, SchemaChoice, parse_choice, row_shape
 from ...client.crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ...protocol.errors import InvalidConfiguration
 from ...runtime.environment import Environment
@@ -55,6 +55,13 @@ class _PlannedRead:
             await self.close()
             raise
 
+    async def shape(self, columns: Sequence[str] | None, choice: SchemaChoice) -> RowShape:
+        try:
+            return await self._planner.shape(columns, choice)
+        except BaseException:
+            await self.close()
+            raise
+
     @property
     def pins(self) -> tuple[Pin, ...]:
         return self._planner.pins
@@ -80,7 +87,8 @@ def read_topic(
     start: PointsInTopic = "earliest",
     end: PointsInTopic = "latest",
     *,
-    columns: Sequence[str] = COLUMNS,
+    columns: Sequence[str] | None = None,
+    schema: str | int | None = None,
     is_read_compacted: bool = False,
     admin_url: str | None = None,
     crypto_key_reader: CryptoKeyReader | None = None,
@@ -101,7 +109,10 @@ def read_topic(
             within each. One partition is read by its own name (`…-partition-3`).
         start: `"earliest"`, `"latest"`, a message id or a time, both inclusive. A mapping gives one for each partition.
         end: The same, with a message id inclusive and a time exclusive. `"latest"` means the moment of the call.
-        columns: The columns, in this order. What nobody asks for is not decoded.
+        columns: The columns, in this order. What nobody asks for is not decoded. None: all.
+        schema: None or `"bytes"` gives the payload in the column `value`. `"auto"` gives the columns of the topic's
+            newest schema, if it has one. A number gives those of that version. Messages of other versions are resolved
+            to it.
         is_read_compacted: Read only the last message of each key of what is compacted, and everything after it.
         admin_url: `http://host:port` of the cluster's admin HTTP. None finds the cluster through Ray.
         crypto_key_reader: What gives the private keys for encrypted messages. It travels to the tasks. The file of a
@@ -117,16 +128,22 @@ def read_topic(
         A frame with one row per message.
 
     Raises:
-        NotAllowedError: If the topic is non-persistent.
+        NotAllowedError: If the topic is non-persistent, or its schema cannot become columns.
         TopicNotFound: If the topic does not exist.
         InvalidTopicName: If `topic` is no topic name.
-        InvalidConfiguration: If the bounds, a column or the URL are impossible, or a private key cannot be read.
+        InvalidConfiguration: If the bounds, a column, the schema or the URL are impossible, or a private key cannot be
+            read.
+        IncompatibleSchema: If a version of the schema cannot be read as the one of the columns.
         ClusterError: If there is no cluster.
         ConnectError: If nothing answers at `admin_url`.
         ServiceUnitNotReady: If the topic's owner cannot be asked in time.
         CoordinatorUnavailable: If the coordinator cannot be asked in time.
     """
-    schema_of(columns)
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    choice = parse_choice(schema)
+    if choice is None:
+        row_shape(columns)
     if max_bytes_per_split < 1 or (min_partitions is not None and min_partitions < 1):
         raise InvalidConfiguration("max_bytes_per_split and min_partitions must be 1 or more")
     keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
@@ -139,12 +156,13 @@ def read_topic(
         return access, url, made, await made.plan(start, end, is_read_compacted)
 
     access, url, made, plans = thread.run(planned())
+    shape = thread.run(made.shape(columns, choice))
     least = spark.sparkContext.defaultParallelism if min_partitions is None else min_partitions
     tasks = [
-        TaskRead(url, access, part, tuple(columns), made.pins, pin_ttl_s, keys)
+        TaskRead(url, access, part, shape, made.pins, pin_ttl_s, keys)
         for part in split_by_size(plans, max_bytes_per_split, least)
     ]
-    frame = frame_of(spark, tasks, columns)
+    frame = frame_of(spark, tasks, from_arrow_schema(shape.schema))
     forgetting = weakref.finalize(frame, _forget, made)
     forgetting.atexit = False
     with _lock:

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 
 from ...bulk.access import admin_through_ray
 from ...bulk.loop_thread import LoopThread, run_apart
-from ...bulk.message_table import COLUMNS, schema_of
 from ...bulk.planner import PIN_TTL_S
 from ...bulk.read_plan import TASK_SIZE_BYTES, PointInTopic
+from ...bulk.typed.choice import parse_choice, row_shape
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.message_id import WireMessageId
 from ...runtime.environment import Environment
+from ..source.columns import columns_of, frame_schema
 from ..source.offset_log import MicroBatch, OffsetLog
 from ..source.offsets import Offset
 from ..source.options import Offsets, ReadOptions, read_options
@@ -70,6 +71,8 @@ class TopicQuery:
         log: OffsetLog | None,
     ) -> None:
         self._spark, self._options, self._foreach_batch, self._log = spark, options, foreach_batch, log
+        self._schema = frame_schema(options)
+        self._columns = columns_of(options, self._schema)
         self._once = trigger == AVAILABLE_NOW
         self._interval_s = POLL_S if self._once else max(float(trigger), POLL_S)
         self._stopping = threading.Event()
@@ -185,8 +188,8 @@ class TopicQuery:
 
     def _process(self, thread: LoopThread, query: Query, batch: MicroBatch) -> int:
         """Have a micro-batch worked off; its number of entries."""
-        tasks = thread.run(query.tasks(batch.start, batch.end))
-        self._foreach_batch(frame_of(self._spark, tasks, self._options.columns), batch.number)
+        tasks = thread.run(query.tasks(batch.start, batch.end, self._columns))
+        self._foreach_batch(frame_of(self._spark, tasks, self._schema), batch.number)
         return sum(task.split.entries for task in tasks)
 
 
@@ -198,7 +201,8 @@ def stream(
     trigger: float | Literal["availableNow"] = 0.0,
     checkpoint_location: str | None = None,
     start: PointInTopic = "latest",
-    columns: Sequence[str] = COLUMNS,
+    columns: Sequence[str] | None = None,
+    schema: str | int | None = None,
     max_bytes_per_trigger: int | None = None,
     max_messages_per_trigger: int | None = None,
     max_bytes_per_split: int = TASK_SIZE_BYTES,
@@ -222,7 +226,9 @@ def stream(
         checkpoint_location: A directory on this machine, or on a file system that is mounted here.
         start: Where a query without a checkpoint, and whose subscription does not exist, begins: `"earliest"`,
             `"latest"`, a message id or milliseconds since the epoch.
-        columns: The columns of the frames.
+        columns: The columns of the frames. None: all.
+        schema: None or `"bytes"` gives payloads. `"auto"` or the number of a version gives the columns of the topic's
+            schema, as in `read_topic`.
         max_bytes_per_trigger: About how many bytes a micro-batch has at most.
         max_messages_per_trigger: About how many messages a micro-batch has at most.
         max_bytes_per_split: About how many bytes of the topic one task reads.
@@ -251,7 +257,9 @@ def stream(
     session = SparkSession.getActiveSession() if spark is None else spark
     if session is None:
         raise InvalidConfiguration("there is no active Spark session: start one, or pass spark=")
-    schema_of(columns)
+    choice = parse_choice(schema)
+    if choice is None:
+        row_shape(columns)
     given = {
         "topic": topic,
         "admin.url": run_apart(admin_through_ray()) if admin_url is None else admin_url,
@@ -266,7 +274,11 @@ def stream(
         if limit is not None:
             given[name] = str(limit)
     options = read_options(given, streaming=True)._replace(
-        starting=_start(start), columns=tuple(columns), subscription=subscription, pin_ttl_s=pin_ttl_s
+        starting=_start(start),
+        columns=None if columns is None else tuple(columns),
+        schema=choice,
+        subscription=subscription,
+        pin_ttl_s=pin_ttl_s,
     )
     log = None
     if checkpoint_location is not None:

@@ -12,22 +12,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ...bulk.message_table import schema_of
 from ..source.task_reading import TaskRead, read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.broadcast import Broadcast
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 
-def frame_of(spark: "SparkSession", tasks: Sequence[TaskRead], columns: Sequence[str]) -> "DataFrame":
-    """The rows of these splits, in their order, each of Spark's partitions one split."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
+def frame_of(spark: "SparkSession", tasks: Sequence[TaskRead], schema: "StructType") -> "DataFrame":
+    """The rows of these splits, in their order, each of Spark's partitions one split. `schema` are their columns."""
     numbers = spark.range(0, len(tasks), 1, max(len(tasks), 1))
     shared = spark.sparkContext.broadcast(list(tasks))
-    return numbers.mapInArrow(partial(_read, shared), from_arrow_schema(schema_of(columns)))
+    return numbers.mapInArrow(partial(_read, shared), schema)
 
 
 def _read(tasks: "Broadcast[list[TaskRead]]", numbers: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

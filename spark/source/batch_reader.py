@@ -10,7 +10,7 @@ an action, and those that are repeated, read the same. Tasks prolong the pins; t
 # pyarrow brings no types. PySpark's data sources are not in this environment's PySpark 3.5.
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -21,7 +21,9 @@ from ...bulk.cluster_link import Pin
 from ...bulk.loop_thread import run_apart
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
 from ...bulk.read_plan import PartitionPlan, PointsInTopic
+from ...bulk.typed.choice import RowShape
 from ...runtime.environment import Environment
+from .columns import ReadColumns
 from .options import Offsets, ReadOptions
 from .task_reading import TaskRead, read_split, tasks_of
 from .time_filters import narrowed
@@ -41,8 +43,9 @@ class SplitPartition(InputPartition):
 class BatchReader(DataSourceReader):
     """See the module."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
-        self._options = options._replace(columns=tuple(columns))
+    def __init__(self, options: ReadOptions, columns: ReadColumns) -> None:
+        self._options = options
+        self._columns = columns
         self._window = TimeWindow()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -57,10 +60,10 @@ class BatchReader(DataSourceReader):
         """Plan the read: ask the owners of the topics, and cut what they have into splits."""
         options, env = self._options, Environment.real(threads_max=1)
         try:
-            access, plans, pins = run_apart(_plan(env, options, self._window))
+            access, plans, pins, shapes = run_apart(_plan(env, options, self._columns, self._window))
         finally:
             env.close()
-        return [SplitPartition(task) for task in tasks_of(options, access, plans, pins)]
+        return [SplitPartition(task) for task in tasks_of(options, access, plans, pins, shapes)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of a split. Spark makes one without a value for a read that has none."""
@@ -69,18 +72,23 @@ class BatchReader(DataSourceReader):
 
 
 async def _plan(
-    env: Environment, options: ReadOptions, window: TimeWindow
-) -> tuple[ClusterAccess, list[PartitionPlan], tuple[Pin, ...]]:
+    env: Environment, options: ReadOptions, columns: ReadColumns, window: TimeWindow
+) -> tuple[ClusterAccess, list[PartitionPlan], tuple[Pin, ...], dict[str, RowShape]]:
     access, locate = await access_over_http(options.admin_url), locate_over_http(options.admin_url)
     plans: list[PartitionPlan] = []
     pins: list[Pin] = []
+    shapes: dict[str, RowShape] = {}
     for topic in await topics_of(options):
         ttl_s = options.pin_ttl_s
         async with Planner(env, access, topic, timeout_s=PLAN_TIMEOUT_S, pin_ttl_s=ttl_s, locate=locate) as planner:
             start, end = _of_topic(options.starting, topic, "earliest"), _of_topic(options.ending, topic, "latest")
-            plans += await planner.plan(start, end, compacted=options.compacted, window=window)
+            planned = await planner.plan(start, end, compacted=options.compacted, window=window)
+            # Now, because a version that is added later has no message that is planned.
+            shape = columns.shape([] if columns.reader is None else await planner.schemas())
+            shapes |= {plan.topic: shape for plan in planned}
+            plans += planned
             pins += planner.detach()
-    return access, plans, tuple(pins)
+    return access, plans, tuple(pins), shapes
 
 
 def _of_topic(given: Offsets, topic: str, otherwise: str) -> PointsInTopic:

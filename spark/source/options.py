@@ -10,6 +10,8 @@
 | `startingTime`, `endingTime` | milliseconds since the epoch, in place of offsets | |
 | `failOnDataLoss` | whether a read ends with an error when messages that it should give are gone | `true` |
 | `columns` | the columns of the frame, with commas between them | all |
+| `schema` | `auto`: the columns of the topic's newest schema; `bytes`: payloads as they are | `auto` |
+| `schemaVersion` | the number of the schema's version whose columns the frame has | the newest |
 | `isReadCompacted` | read only the last message of each key of what is compacted | `false` |
 | `maxBytesPerSplit` | about how many bytes of a topic one Spark task reads | 64 MiB |
 | `maxBytesPerTrigger`, `maxMessagesPerTrigger` | about how much a micro-batch reads | all |
@@ -33,9 +35,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...bulk.decryption import action_named
-from ...bulk.message_table import COLUMNS, schema_of
 from ...bulk.planner import PIN_TTL_S
 from ...bulk.read_plan import TASK_SIZE_BYTES, PointInTopic
+from ...bulk.typed.choice import AUTO, BYTES, SchemaChoice, parse_choice, row_shape
 from ...protocol.errors import InvalidConfiguration
 from ...protocol.plain_values import is_list, is_text_map
 from ...protocol.topics import TopicName
@@ -49,7 +51,7 @@ KNOWN = {
     *(ADMIN_URL, SERVICE_URL, TOPIC, TOPICS, PATTERN, "startingoffsets", "endingoffsets", "startingtime", "endingtime"),
     *("failondataloss", "columns", "isreadcompacted", "maxbytespersplit", "maxbytespertrigger"),
     *("minpartitions", "path", "pinttlseconds", "predefinedsubscription", "privatekeypath", "cryptofailureaction"),
-    "maxmessagespertrigger",
+    *("maxmessagespertrigger", "schema", "schemaversion"),
 }
 SPLIT_SIZE_LEAST_BYTES = 64 << 10
 
@@ -67,7 +69,9 @@ class ReadOptions(NamedTuple):
     starting: Offsets
     ending: Offsets
     fail_on_data_loss: bool
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    """None: all."""
+    schema: SchemaChoice
     compacted: bool
     split_bytes: int
     partitions_min: int
@@ -91,8 +95,10 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
     if not admin_url:
         raise InvalidConfiguration("the option admin.url is missing: http://host:port of the cluster's admin HTTP")
     topics, pattern = _topics(found)
-    columns = tuple(name.strip() for name in found["columns"].split(",")) if "columns" in found else COLUMNS
-    schema_of(columns)
+    columns = tuple(name.strip() for name in found["columns"].split(",")) if "columns" in found else None
+    schema = _schema(found)
+    if schema is None:
+        row_shape(columns)  # else the columns are checked when the topic's schema is known
     return ReadOptions(
         admin_url,
         topics,
@@ -101,6 +107,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
         _bound(found, "ending", "latest"),
         _flag(found, "failOnDataLoss", True),
         columns,
+        schema,
         _flag(found, "isReadCompacted", False),
         _number(found, "maxBytesPerSplit", TASK_SIZE_BYTES, SPLIT_SIZE_LEAST_BYTES),
         _number(found, "minPartitions", 1, 1),
@@ -111,6 +118,17 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
         found.get("privatekeypath") or None,
         action_named(found.get("cryptofailureaction", "FAIL")).name,
     )
+
+
+def _schema(found: Mapping[str, str]) -> SchemaChoice:
+    given = found.get("schema", AUTO).lower()
+    if given not in (AUTO, BYTES):
+        raise InvalidConfiguration(f"the option schema must be {AUTO} or {BYTES}, not {given!r:.100}")
+    if "schemaversion" not in found:
+        return parse_choice(given)
+    if given == BYTES:
+        raise InvalidConfiguration("give schema=bytes or schemaVersion, not both")
+    return _number(found, "schemaVersion", 0, 0)
 
 
 def _topics(found: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:

@@ -21,7 +21,7 @@ between two runs, and the backlog shows how far the query is.
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
@@ -33,11 +33,13 @@ from ...bulk.message_table import MESSAGE_ID
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
 from ...bulk.range_reader import RangeReader
 from ...bulk.read_plan import LOOK_BACK_MAX_BYTES, PartitionPlan, ReadSplit, start_id
+from ...bulk.typed.choice import RowShape
 from ...protocol.errors import MagnetarError, NoSuchEntry, TopicNotFound
 from ...protocol.message_id import EARLIEST_POSITION, WireMessageId
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks, together
+from .columns import ReadColumns, versions_of
 from .offsets import EARLIEST, Offset, Reached, place_in
 from .options import ReadOptions
 from .task_reading import TaskRead, tasks_of
@@ -48,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 RENEWALS_PER_TTL = 3
 HTTP_TIMEOUT_S = 30.0
+IDS = RowShape((MESSAGE_ID,))
 ENDS_AT_ONCE = 16
 """How many topics are asked at once where they end."""
 
@@ -195,10 +198,10 @@ class Query:
                 found[plan.topic] = _nearer(found[plan.topic], await place_of_message(plan, share, self._read_ids))
         return found
 
-    async def tasks(self, start: Offset, end: Offset) -> list[TaskRead]:
-        """Spark's tasks of a micro-batch. Raises what `plan` raises."""
+    async def tasks(self, start: Offset, end: Offset, columns: ReadColumns) -> list[TaskRead]:
+        """Spark's tasks of a micro-batch. Raises what `plan` and asking for schemas raise."""
         plans = await self.plan(start, {topic: Reached.parse(text) for topic, text in end.items()})
-        return tasks_of(self._options, self.access, plans, self.pins)
+        return tasks_of(self._options, self.access, plans, self.pins, await self._shapes(columns, plans))
 
     async def _plan(self, topic: str, begin: Reached, last: Reached) -> PartitionPlan:
         planned = self._planned.get(topic)
@@ -228,8 +231,18 @@ class Query:
         return plan
 
     async def _read_ids(self, part: ReadSplit) -> list[bytes]:
-        reading = self._reader.read_patiently(part, self._link.bookies, (MESSAGE_ID,), PLAN_TIMEOUT_S)
+        reading = self._reader.read_patiently(part, self._link.bookies, IDS, PLAN_TIMEOUT_S)
         return [found async for batch in reading for found in batch.column(MESSAGE_ID).to_pylist()]
+
+    async def _shapes(self, columns: ReadColumns, plans: Sequence[PartitionPlan]) -> dict[str, RowShape]:
+        """The rows of planned partitions, by their names. The plan was first, so no version of its messages lacks."""
+        found: dict[str, RowShape] = {}
+        for plan in plans:
+            base = TopicName.parse(plan.topic).without_partition().full
+            if base not in found:
+                found[base] = columns.shape([] if columns.reader is None else await versions_of(self._link, base))
+            found[plan.topic] = found[base]
+        return found
 
     def _report_loss(self, topic: str, begin: Reached, plan: PartitionPlan) -> None:
         first = f"{plan.first[0]}:{plan.first[1]}"

@@ -9,7 +9,7 @@ New partitions, and new topics that match the pattern, join with the next micro-
 # pyright: reportMissingImports=false
 # pyarrow brings no types. PySpark's data sources are not in this environment's PySpark 3.5.
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ...bulk.loop_thread import LoopThread
 from .batch_reader import SplitPartition
+from .columns import ReadColumns
 from .offsets import Offset, Reached
 from .options import ReadOptions
 from .query import Query
@@ -35,14 +36,15 @@ if TYPE_CHECKING:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """See the module. Only the driver's object has a query: executors get one that reads."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
-        self._options = options._replace(columns=tuple(columns))
+    def __init__(self, options: ReadOptions, columns: ReadColumns) -> None:
+        self._options = options
+        self._columns = columns
         self._running: tuple[LoopThread, Query] | None = None
         self._target: dict[str, Reached] | None = None
         """Where a query with the trigger `availableNow` ends."""
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_options": self._options, "_running": None, "_target": None}
+        return {"_options": self._options, "_columns": self._columns, "_running": None, "_target": None}
 
     def _query(self) -> tuple[LoopThread, Query]:
         if self._running is None:
@@ -84,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         """The tasks of a micro-batch."""
         thread, query = self._query()
-        return [SplitPartition(task) for task in thread.run(query.tasks(start, end))]
+        return [SplitPartition(task) for task in thread.run(query.tasks(start, end, self._columns))]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of a split."""

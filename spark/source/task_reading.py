@@ -10,7 +10,7 @@ other partitions, because their tasks may begin last.
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from ...bulk.decryption import NO_KEYS, ReadKeys, action_named, keys_at
 from ...bulk.loop_thread import LoopThread
 from ...bulk.range_reader import RangeReader
 from ...bulk.read_plan import PartitionPlan, ReadSplit, split_by_size
+from ...bulk.typed.choice import RowShape
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
 from .options import ReadOptions
@@ -35,19 +36,26 @@ class TaskRead(NamedTuple):
     admin_url: str
     access: ClusterAccess
     split: ReadSplit
-    columns: tuple[str, ...]
+    shape: RowShape
     pins: tuple[Pin, ...]
     pin_ttl_s: float
     keys: ReadKeys = NO_KEYS
 
 
 def tasks_of(
-    options: ReadOptions, access: ClusterAccess, plans: Sequence[PartitionPlan], pins: tuple[Pin, ...]
+    options: ReadOptions,
+    access: ClusterAccess,
+    plans: Sequence[PartitionPlan],
+    pins: tuple[Pin, ...],
+    shapes: Mapping[str, RowShape],
 ) -> list[TaskRead]:
-    """The tasks of a planned read, in the order of its plans. Raises InvalidConfiguration if a key cannot be read."""
+    """The tasks of a planned read, in the order of its plans. `shapes` are the rows of each partition, by its name.
+
+    Raises InvalidConfiguration if a key cannot be read.
+    """
     keys = keys_at(options.private_key_path, action_named(options.crypto_failure_action))
     return [
-        TaskRead(options.admin_url, access, part, options.columns, pins, options.pin_ttl_s, keys)
+        TaskRead(options.admin_url, access, part, shapes[part.topic], pins, options.pin_ttl_s, keys)
         for part in split_by_size(plans, options.split_bytes, options.partitions_min)
     ]
 
@@ -68,7 +76,7 @@ class _Worker:
 
         self._prolong(task)
         locate = self._link.bookies
-        async for batch in self._reader.read_patiently(task.split, locate, task.columns, RETRY_LIMIT_S, task.keys):
+        async for batch in self._reader.read_patiently(task.split, locate, task.shape, RETRY_LIMIT_S, task.keys):
             yield batch
             self._prolong(task)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from magnetar.bulk import arrow_decoding
 from magnetar.bulk.arrow_decoding import EntryDecoder, TimeWindow, encode_block
-from magnetar.bulk.message_table import SCHEMA
+from magnetar.bulk.typed.columns import SCHEMA
 from magnetar.client.consuming.message import Message, ReceivedEntry
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.producing.outbox import Batch, ignore

@@ -9,9 +9,10 @@ import re
 import signal
 import time
 import urllib.request
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pulsar
 import pytest
@@ -482,6 +483,37 @@ def test_the_example_without_spark_reads_the_same_rows_three_times(greetings, ca
     (line,) = [line for line in capfd.readouterr().out.splitlines() if re.fullmatch(r"\d+ \d+ \d+", line)]
     counts = {int(word) for word in line.split()}
     assert len(counts) == 1 and counts.pop() > 0
+
+
+def test_the_typed_example_has_the_columns_of_the_schema(greetings, capfd):
+    run(GUIDE, "to-arrow-typed")
+    assert "int64 ['Rome']" in capfd.readouterr().out
+
+
+@dataclass
+class Trip:
+    city: str
+    days: Annotated[int, "int"]
+    tags: list[str]
+    at: datetime
+
+
+@pytest.mark.promise("29.7")
+def test_a_topic_with_a_schema_is_read_as_typed_columns(cluster, spark, client, topic):
+    moment = datetime(2024, 2, 29, 1, 2, 3, 456_789, tzinfo=UTC)
+    create_partitioned(cluster, topic, 2)
+    keep(client, topic)
+    producer = client.create_producer(topic, schema=magnetar.AvroSchema(Trip))
+    for number in range(50):
+        producer.send(Trip(f"city{number}", number, ["x"] * (number % 3), moment))
+    frame = magnetar.spark.read_topic(spark, topic, schema="auto", progress=False)
+    kinds = {"city": "string", "days": "int", "tags": "array<string>", "at": "timestamp"}
+    assert dict(frame.dtypes) | kinds == dict(frame.dtypes)
+    totals = frame.selectExpr("sum(days)", "sum(size(tags))", "count(DISTINCT city)", "unix_micros(max(at))").collect()
+    assert tuple(totals[0]) == (1225, 49, 50, 1_709_168_523_456_789)
+    assert magnetar.spark.read_topic(spark, topic, schema=0, columns=["days"], progress=False).columns == ["days"]
+    payloads = magnetar.spark.read_topic(spark, topic, progress=False)
+    assert dict(payloads.dtypes)["value"] == "binary"
 
 
 def test_this_file_runs_every_example_and_command_of_the_page():

@@ -82,6 +82,20 @@ def test_a_reader_finds_plans_prolongs_and_reads_a_topic(cluster):
     cluster.run(read())
 
 
+def test_a_reader_learns_schemas_and_changes_none(cluster):
+    async def asked():
+        async with reader(cluster, cluster.brokers[1]._rpc.address) as broker:
+            assert await broker.call("schemas", topic=TOPIC) == []
+            for method, arguments in (
+                ("put_schema", {"topic": TOPIC, "type": 1, "data": b"", "properties": {}}),
+                ("delete_schemas", {"topic": TOPIC}),
+            ):
+                with pytest.raises(AuthorizationError, match=f"reader-1 may not call {method} at broker-1"):
+                    await broker.call(method, **arguments)
+
+    cluster.run(asked())
+
+
 def test_a_reader_changes_nothing_at_the_coordinator(cluster):
     async def refused():
         key = metadata_keys.pin("persistent/public/default/t", "pin")

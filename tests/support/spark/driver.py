@@ -35,6 +35,7 @@ def answer(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
     rows = [[plain(value) for value in row] for row in found.collect()]
     return {
         "columns": frame.columns,
+        "types": dict(frame.dtypes),
         "rows": rows,
         "tasks": frame.rdd.getNumPartitions() if question.get("tasks") else 0,
     }

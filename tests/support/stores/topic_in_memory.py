@@ -6,9 +6,10 @@ import pyarrow as pa
 
 from magnetar.bulk.access import ClusterAccess
 from magnetar.bulk.decryption import NO_KEYS, ReadKeys
-from magnetar.bulk.message_table import COLUMNS
 from magnetar.bulk.range_reader import RangeReader
 from magnetar.bulk.read_plan import ReadSplit
+from magnetar.bulk.typed.choice import RowShape
+from magnetar.bulk.typed.columns import COLUMNS
 from magnetar.protocol.bookie_wire import LedgerEntry
 from magnetar.protocol.message_id import Position
 from magnetar.runtime.environment import Environment
@@ -76,7 +77,7 @@ class RangeReaderInMemory(RangeReader):
         """The rows of several splits, one after the other."""
         rows: list[dict[str, object]] = []
         for split in splits:
-            async for batch in self.read(split, [], columns, keys):
+            async for batch in self.read(split, [], RowShape(tuple(columns)), keys):
                 assert isinstance(batch, pa.RecordBatch)
                 batch.validate(full=True)
                 rows += batch.to_pylist(maps_as_pydicts="strict")

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from magnetar.bulk.arrow_decoding import EntryDecoder, TimeWindow, encode_block
-from magnetar.bulk.message_table import SCHEMA
+from magnetar.bulk.typed.choice import RowShape
+from magnetar.bulk.typed.columns import SCHEMA
 from magnetar.protocol.batches import encode_batch, encode_single
 from magnetar.protocol.compression import CompressionType, compress
 from magnetar.protocol.entries import build_entry
@@ -162,7 +163,7 @@ def test_compacted_messages_are_not_there_and_the_others_keep_their_index() -> N
 def test_a_compacted_batch_has_the_rows_that_are_left_whatever_the_columns(columns: tuple[str, ...]) -> None:
     header = encode_single(b"a", partition_key="k")[4:-1] + b"\x20\x01"  # compacted_out = true
     body = batch_entry([len(header).to_bytes(4, "big") + header + b"a", encode_single(b"b", partition_key="k")])
-    decoder = EntryDecoder(TOPIC, 3, columns=columns)
+    decoder = EntryDecoder(TOPIC, 3, shape=RowShape(columns))
     decoder.add(1, 1, body, compacted_at=(9, 0))
     assert decoder.take().num_rows == 1
 

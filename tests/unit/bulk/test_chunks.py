@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from magnetar.bulk import chunks, look_back, range_reader, read_plan
 from magnetar.bulk.arrow_decoding import TimeWindow
 from magnetar.bulk.decryption import ReadKeys
-from magnetar.bulk.message_table import COLUMNS
 from magnetar.bulk.read_plan import Bounds, PartitionPlan, parse_bounds, split_by_size
+from magnetar.bulk.typed.columns import COLUMNS
 from magnetar.client.core.message_id import MessageId
 from magnetar.client.crypto.encryption import MessageEncryptor
 from magnetar.client.crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader

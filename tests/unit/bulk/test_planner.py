@@ -84,6 +84,7 @@ class Broker(PartialService):
         self.errors: list[Exception] = []
         self.pins: dict[tuple[str, str], float] = {}
         self.prolonged = 0
+        self.schemas_of = ""
 
     async def start(self) -> None:
         host, port = await self.server.start("127.0.0.1", 0)
@@ -109,6 +110,12 @@ class Broker(PartialService):
         if arguments.get("compacted"):
             places["compacted"] = LEDGER.pack()
         return {**places, "partition": -1, "epoch": 1, "bookies": []}
+
+    async def schemas(self, *, topic: str) -> list[dict[str, Any]]:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.schemas_of = topic
+        return [{"version": 3, "type": 7, "data": b"", "created_ms": 0, "properties": {}}]
 
     async def prolong_pin(self, *, topic: str, pin: str, ttl_s: float) -> bool:
         self.prolonged += (topic, pin) in self.pins
@@ -147,6 +154,18 @@ async def harness() -> AsyncIterator[Harness]:
     await made.broker.server.close()
     await made.coordinator.server.close()
     env.close()
+
+
+async def test_the_columns_are_those_of_a_version_that_some_broker_knows(harness: Harness) -> None:
+    async with harness.planner("public/default/plain-partition-2") as planner:
+        await planner.plan()
+        harness.broker.errors.append(ServiceUnitNotReady("it moves"))
+        shape = await planner.shape(["value", "__topic"], "auto")
+        assert harness.broker.schemas_of == "persistent://public/default/plain"
+        assert [str(kind) for kind in shape.schema.types] == ["int16", "string"]
+        with pytest.raises(InvalidConfiguration, match="has no version 2 of its schema: it has versions 3 to 3"):
+            await planner.shape(None, 2)
+        assert (await planner.shape(None, None)).typed is None
 
 
 async def test_every_partition_is_planned_and_pinned_until_the_end(harness: Harness) -> None:

@@ -12,6 +12,7 @@ from magnetar.bulk.arrow_decoding import TimeWindow
 from magnetar.bulk.message_table import COLUMNS
 from magnetar.bulk.range_reader import RangeReader
 from magnetar.bulk.read_plan import LedgerRange, ReadSplit
+from magnetar.bulk.typed.choice import PAYLOADS, RowShape
 from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.bookie_wire import (
     BookieOp,
@@ -98,7 +99,7 @@ class Harness:
         self, *ranges: LedgerRange, window: TimeWindow | None = None, columns: Sequence[str] = COLUMNS
     ) -> pa.Table:
         split = ReadSplit(TOPIC, -1, window or TimeWindow(), ranges)
-        self.batches = [batch async for batch in self.reader.read(split, self.directory, columns)]
+        self.batches = [batch async for batch in self.reader.read(split, self.directory, RowShape(tuple(columns)))]
         return pa.Table.from_batches(self.batches)
 
 
@@ -248,9 +249,9 @@ async def test_a_patient_read_gives_each_batch_once_whatever_attempts_it_takes(
         return harness.directory
 
     monkeypatch.setattr(RangeReader, "read", interrupted)
-    batches = [batch async for batch in harness.reader.read_patiently(split, locate, COLUMNS, 30.0)]
+    batches = [batch async for batch in harness.reader.read_patiently(split, locate, PAYLOADS, 30.0)]
     assert pa.Table.from_batches(batches)["value"].to_pylist() == values(5, 0, 59)
     assert attempts == 4
     attempts = 1
     with pytest.raises(EntryUnknown):
-        _ = [batch async for batch in harness.reader.read_patiently(split, locate, COLUMNS, 0.0)]
+        _ = [batch async for batch in harness.reader.read_patiently(split, locate, PAYLOADS, 0.0)]

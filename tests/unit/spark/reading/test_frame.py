@@ -11,6 +11,7 @@ from magnetar.bulk.access import ClusterAccess
 from magnetar.bulk.cluster_link import Pin
 from magnetar.bulk.decryption import NO_KEYS
 from magnetar.bulk.read_plan import Bounds, PartitionPlan
+from magnetar.bulk.typed.choice import RowShape, SchemaChoice, row_shape
 from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
 from magnetar.runtime.environment import Environment
 from magnetar.spark.reading import frame
@@ -67,6 +68,9 @@ class FakePlanner:
         self.pins = (Pin("t", "pin"),)
         return [PartitionPlan("t", -1, (LEDGER,), (7, 0), (7, 99), Bounds())]
 
+    async def shape(self, columns: Sequence[str] | None, choice: SchemaChoice) -> RowShape:
+        return row_shape(columns)
+
     def detach(self) -> None:
         self.events.add("left to expire")
 
@@ -89,7 +93,7 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
         monkeypatch.setattr(frame, name, access)
     monkeypatch.setattr(frame, "admin_through_ray", admin)
     monkeypatch.setattr(frame, "Planner", FakePlanner)
-    monkeypatch.setattr(frame, "frame_of", lambda spark, tasks, columns: Frame(tasks))
+    monkeypatch.setattr(frame, "frame_of", lambda spark, tasks, schema: Frame(tasks))
     yield found
     frame.release_all()
 
@@ -103,7 +107,7 @@ def test_nothing_is_read_and_tasks_know_where_the_cluster_is(events: Events) -> 
     assert events.seen == ["planned 5 latest"]
     assert [task.split.entries for task in made.tasks] == [33, 33, 33, 1]
     for task in made.tasks:
-        assert task._replace(split=None) == (URL, ACCESS, None, ("value",), (Pin("t", "pin"),), 9.0, NO_KEYS)
+        assert task._replace(split=None) == (URL, ACCESS, None, RowShape(("value",)), (Pin("t", "pin"),), 9.0, NO_KEYS)
 
 
 def test_tasks_have_the_size_and_the_number_that_are_asked_for() -> None:

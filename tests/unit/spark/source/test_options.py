@@ -6,7 +6,6 @@ import re
 import pytest
 
 import magnetar
-from magnetar.bulk.message_table import COLUMNS
 from magnetar.protocol.errors import InvalidConfiguration, SparkUnavailable
 from magnetar.spark.source.options import read_options
 
@@ -18,8 +17,9 @@ def test_what_is_left_out_has_the_defaults_of_the_connector() -> None:
     found = read_options(GIVEN)
     assert (found.topics, found.pattern) == ((FULL + "flights",), None)
     assert (found.starting, found.ending, found.fail_on_data_loss) == ("earliest", "latest", True)
-    assert (found.columns, found.compacted, found.partitions_min) == (COLUMNS, False, 1)
+    assert (found.columns, found.compacted, found.partitions_min) == (None, False, 1)
     assert (found.private_key_path, found.crypto_failure_action) == (None, "FAIL")
+    assert found.schema == "auto"
 
 
 def test_names_may_be_in_any_case_and_options_of_pulsar_clients_are_left_alone() -> None:
@@ -54,8 +54,11 @@ def test_offsets_are_ids_in_hexadecimal_or_lists_of_signed_bytes() -> None:
         ({"maxBytesPerSplit": "10"}, "maxBytesPerSplit must be a whole number of 65536 or more"),
         ({"minPartitions": "0"}, "minPartitions must be a whole number of 1 or more"),
         ({"cryptoFailureAction": "send"}, "cryptoFailureAction must be one of FAIL, DISCARD, CONSUME, not 'send'"),
-        ({"columns": "value,key"}, "there is no column 'key'"),
-        ({"columns": "value,value"}, "are none, or not different"),
+        ({"columns": "value,key", "schema": "bytes"}, "there is no column 'key'"),
+        ({"columns": "value,value", "schema": "bytes"}, "are none, or not different"),
+        ({"schema": "avro"}, "the option schema must be auto or bytes, not 'avro'"),
+        ({"schema": "bytes", "schemaVersion": "1"}, "schema=bytes or schemaVersion, not both"),
+        ({"schemaVersion": "new"}, "schemaVersion must be a whole number of 0 or more"),
         ({"topics": "b"}, "must be given, not topic, topics"),
         ({"startingOffset": "latest"}, "there is no option 'startingoffset'"),
     ],
