@@ -8,6 +8,7 @@ that some runs are crowded and some are about one thing only.
 
 import asyncio
 import warnings
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from random import Random
@@ -17,7 +18,7 @@ from unittest.mock import patch
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator import owner_methods
 from magnetar.actors.topics.persistent import PersistentTopic
-from magnetar.protocol.errors import EntryCorrupt, MetadataUnavailable
+from magnetar.protocol.errors import MagnetarError
 from magnetar.storage.managed.cursor import Cursor
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.ledger_metadata import LedgerMetadata
@@ -224,7 +225,7 @@ class Scenario:
         await restoring.restore()
         for node in self._cluster.bookies:
             if node.ready:
-                await self._collect(node)
+                await collect(self._cluster, node)
 
     def _no_reader_left(self) -> bool:
         brokers = [node.service for node in self._cluster.brokers if node.ready]
@@ -254,8 +255,7 @@ class Scenario:
         await asyncio.sleep(SAFETY_S)
         if faults is not None:
             await faults.heal()
-        for workload in self._workloads:
-            await workload.run(workload.revived, workload.revived_limit_s)
+        await come_back(self._workloads)
 
     async def _unless_killed(self, workload: Workload, step: Any, limit_s: float) -> None:
         process = workload.process
@@ -355,7 +355,7 @@ class Scenario:
             "I8: copies stay on one machine, though there are others",
         )
         for node in here:
-            await self._collect(node)
+            await collect(self._cluster, node)
         ledgers = [
             LedgerMetadata.unpack(record.value)
             for key, record in sorted(cluster.records.by_key.items())
@@ -368,18 +368,6 @@ class Scenario:
 
         for sentence in await missing_copies(ledgers, stores, self._harmed(), is_there):
             self._history.violated(sentence)
-
-    async def _collect(self, node: Node) -> None:
-        """Let a bookie collect its garbage; the coordinator may just be changing, or an index be built again."""
-        assert node.process is not None
-        end = self._cluster.loop.now + COLLECT_LIMIT_S
-        while True:
-            try:
-                await node.process.spawn(node.service.collect_garbage(major=True), "collect")
-                return
-            except (MetadataUnavailable, EntryCorrupt) as error:
-                assert self._cluster.loop.now < end, f"I8: {node.name} cannot collect garbage: {error}"
-                await asyncio.sleep(0.1)
 
     async def _repaired(self, gone: str) -> None:
         cluster = self._cluster
@@ -401,6 +389,30 @@ class Scenario:
             if cluster.coordinator.ready:
                 cluster.coordinator.service.office.auditor.wake()
             await asyncio.sleep(2.0)
+
+
+async def come_back(workloads: Sequence[Workload]) -> None:
+    """Wait until all workloads are as far as before the faults, first for those without which others cannot be.
+
+    An operator may have ordered so many drains that nothing can be published until there are more bookies.
+    """
+    for workload in sorted(workloads, key=lambda one: not one.revived_first):
+        await workload.run(workload.revived, workload.revived_limit_s)
+
+
+async def collect(cluster: SimCluster, node: Node) -> None:
+    """Let a bookie collect its garbage, until it does: an index may just be built again, or the coordinator change. A
+    coordinator that slept since before the faults were over may take office long after that.
+    """
+    assert node.process is not None
+    end = cluster.loop.now + COLLECT_LIMIT_S
+    while True:
+        try:
+            await node.process.spawn(node.service.collect_garbage(major=True), "collect")
+            return
+        except MagnetarError as error:  # the bookie's own rounds try again, too
+            assert cluster.loop.now < end, f"I8: {node.name} cannot collect garbage: {error}"
+            await asyncio.sleep(0.1)
 
 
 def simulate(

@@ -44,6 +44,8 @@ TICK_S = 0.1
 class Draining(Workload):
     """See the module. `harmed` names the bookies whose disks have lost something."""
 
+    revived_first = True
+
     def __init__(
         self, cluster: SimCluster, history: History, random: Random, name: str, harmed: Callable[[], list[str]]
     ) -> None:

@@ -27,6 +27,8 @@ class Workload:
     """One client in a process of its own."""
 
     revived_limit_s = ANSWER_LIMIT_S
+    revived_first = False
+    """Whether others cannot be as far as before the faults until this one is."""
 
     def __init__(self, cluster: SimCluster, history: History, random: Random, name: str) -> None:
         self.name = name
