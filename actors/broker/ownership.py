@@ -16,6 +16,10 @@ Invariants:
    releases are numbered by one counter. Changes of slots travel apart from releases, so the entry that a release is
    about can come behind it. Such an entry ends nothing. The next coordinator does not know what was about to move or to
    be deleted. So the broker asks it for what is still its own.
+4. A release that comes behind what ends it releases nothing. The coordinator does not wait for a broker that does not
+   answer: the slot or topic has left this broker meanwhile, and has come back.
+5. A deletion needs no such number: its epoch is one. It closes no topic that was granted under a later epoch, and the
+   record of such a topic refuses it (`managed.deletion`).
 
 Nothing is decided here that safety rests on: the guard on the topic's record and the ledger's fencing keep out a broker
 that wrongly believes it is the owner.
@@ -24,7 +28,7 @@ that wrongly believes it is the owner.
 import asyncio
 import logging
 
-from ...protocol.errors import MagnetarError, NotAllowedError, ServiceUnitNotReady, TopicNotFound
+from ...protocol.errors import MagnetarError, NotAllowedError, ProtocolError, ServiceUnitNotReady, TopicNotFound
 from ...protocol.slots import slot_of
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
@@ -112,6 +116,13 @@ class Ownership(OwnershipContract):
         whole = name.without_partition() if grant.partitions else name
         return Guard(metadata_keys.topic(whole.path), grant.version)
 
+    def flaws(self) -> list[str]:
+        """The releases that count although something has ended them."""
+        slots = [slot for slot, number in self._released_slots.items() if number < self._last_of_slot(slot)]
+        records = self.topics.table.records.values()
+        topics = [one.full_name for one in records if one.released and one.released < self._last_of(one.full_name)]
+        return [f"{one} counts as released by what has a later entry or grant" for one in (*slots, *topics)]
+
     # -- grants ----------------------------------------------------------------------------------------------------
 
     async def claimed(self, found: Owner) -> bool:
@@ -137,15 +148,20 @@ class Ownership(OwnershipContract):
     async def release(self, *, number: int, slots: list[int], topics: list[str]) -> None:
         if self.link is not None and number < self.link.epoch << EPOCH_SHIFT:
             raise ServiceUnitNotReady("another coordinator became active, and knows nothing of this release")
+        if self.link is not None and not all(0 <= slot < self.link.slots.slots for slot in slots):
+            raise ProtocolError(f"there are {self.link.slots.slots} slots")
         closing: list[str] = []
         for slot in slots:
-            self._released_slots[slot] = max(number, self._released_slots.get(slot, 0))
-            closing += [topic.full_name for topic in self.topics.table.of_slot(slot) if topic.granted]
+            if self._last_of_slot(slot) < number:
+                self._released_slots[slot] = max(number, self._released_slots.get(slot, 0))
+                granted = [topic.full_name for topic in self.topics.table.of_slot(slot) if topic.granted]
+                closing += [full_name for full_name in granted if self._last_of(full_name) < number]
         for full_name in topics:
-            topic = self._record(full_name)
-            topic.released = max(number, topic.released)
-            closing.append(full_name)
-        await asyncio.gather(*(self.topics.release(full_name) for full_name in closing))
+            if self._last_of(full_name) < number:
+                topic = self._record(full_name)
+                topic.released = max(number, topic.released)
+                closing.append(full_name)
+        await self.topics.release(*closing)
 
     async def unload(self, *, topic: str, number: int, inactive: bool = False) -> None:
         self.topics.check_unused(topic, inactive=inactive)
@@ -189,6 +205,17 @@ class Ownership(OwnershipContract):
         if self.link is not None:
             self.link.known_topics.know(name.partitioned_name if grant.partitions else name.full, grant.partitions)
         return self.topics.owns(grant.topic)
+
+    def _last_of_slot(self, slot: int) -> int:
+        """The number of the present entry of a slot."""
+        return self.link.slots.get(slot).epoch if self.link is not None else 0
+
+    def _last_of(self, full_name: str) -> int:
+        """The number of the present grant or entry of a topic, whichever is greater."""
+        topic = self.topics.table.find(full_name)
+        granted = topic.grant.number if topic is not None and topic.grant is not None else 0
+        entry = self.link.slots.entry_of(TopicName.parse(full_name)).epoch if self.link is not None else 0
+        return max(granted, entry)
 
     def _record(self, full_name: str) -> OwnedTopic:
         """The record of a topic, which the caller gives a reason to stay."""

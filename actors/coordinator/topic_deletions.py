@@ -36,6 +36,10 @@ stored: then it gives its grants up as soon as it hears of that, from whichever 
 Why an owner that closed its partition keeps it closed. Each request to close has a number from the counter of grants.
 The broker refuses grants with a lower one, however late they arrive. A new owner gets none.
 
+Why a request that comes late does no harm. A topic that was created again since has a greater epoch than each of its
+deletions. A broker closes nothing that it has under a greater epoch, and the stored record refuses the deletion. Nor
+does a request to close end anything that was granted behind it.
+
 Crash points. Before the mark: nothing was changed. Behind it: the next coordinator finds the mark (`start`) and goes
 through all partitions again. Data that is already deleted is no error. When the record is gone all else is gone.
 """

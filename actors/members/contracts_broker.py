@@ -306,7 +306,7 @@ class OwnershipContract(Contract):
     @method(COORDINATOR, timeout_s=RELEASE_TIMEOUT_S)
     async def release(self, *, number: int, slots: list[int], topics: list[str]) -> None:
         """Close these topics and all in these slots: they are about to move, or deleted. Grants with a lower number
-        than this release are void.
+        than this release are void. What has a later grant, or a later entry, stays: the request has come late.
 
         Raises ServiceUnitNotReady, and closes nothing, when the coordinator that asks is superseded.
         """
@@ -337,7 +337,8 @@ class OwnershipContract(Contract):
     async def delete_topics(self, *, topics: list[tuple[str, int]]) -> None:
         """Delete all that these topics store, each under the epoch beside its name; no broker can open them.
 
-        Every one of them is tried. Raises the first error.
+        A topic that was created again since has a greater epoch: nothing of it is closed or deleted. Every one of them
+        is tried. Raises the first error.
         """
         ...
 

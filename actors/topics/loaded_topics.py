@@ -179,12 +179,13 @@ class Topics:
         if topic is not None and topic.in_use:
             raise NotAllowedError(f"{full_name} has connected producers or consumers: close them first, or force it")
 
-    async def release(self, full_name: str) -> None:
-        """Give a topic up before it moves or is deleted; returns when it is closed. It needs another grant then."""
-        topic = self.table.find(full_name)
-        self.revoke(full_name)
-        if topic is not None and topic.closing is not None:
-            await asyncio.shield(topic.closing)
+    async def release(self, *full_names: str) -> None:
+        """Give topics up before they move or are deleted; returns when they are closed. They need other grants then."""
+        found = [self.table.find(full_name) for full_name in full_names]
+        for full_name in full_names:  # all in this step: in a later one they may have other grants already
+            self.revoke(full_name)
+        closings = [topic.closing for topic in found if topic is not None and topic.closing is not None]
+        await asyncio.gather(*map(asyncio.shield, closings))
 
     async def delete(self, name: TopicName, epoch: int) -> None:
         """Delete all that a topic stores, under an epoch greater than that of every owner. Nobody is assigned it now.

@@ -8,10 +8,13 @@ A slot in which nothing lies needs no release. A topic that is created there whi
 
 A broker that has said that it released a slot or topic takes no grant from before that, however late one arrives. The
 coordinator may have another owner by then, of which the broker has not heard.
+
+A broker that hears late of a release keeps what it was granted since. Nobody waits for that release any longer.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any
 from unittest.mock import patch
 
@@ -19,6 +22,8 @@ from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.coordinator.placement import SlotPlacement
 from magnetar.actors.members.peer_calls import MemberCalls
+from magnetar.actors.topics.loaded_topics import Topics
+from magnetar.actors.topics.owned_topic import OwnedTopic
 from magnetar.protocol.slots import TopicGrant
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata.slot_rows import SlotEntry, SlotOwner
@@ -30,6 +35,8 @@ from .store_watch import is_dead, who
 FindBroker = Callable[[SlotOwner], BrokerService | None]
 Refused = tuple[object, int | str, int]
 """The process of a coordinator, a slot or topic, and the epoch of its owner, which did not answer."""
+NUMBER: ContextVar[int | None] = ContextVar("number", default=None)
+"""Of the release that a broker carries out."""
 
 
 class ReleaseWatch:
@@ -46,7 +53,7 @@ class ReleaseWatch:
     def install(self, stack: ExitStack) -> None:
         """Watch until the stack is left."""
         start, write, call = SlotPlacement.start, SlotPlacement._write, MemberCalls._call
-        release, take = Ownership.release, Ownership._take
+        release, revoke, take = Ownership.release, Topics.revoke, Ownership._take
 
         async def starting(placement: SlotPlacement) -> None:
             self._placements[PROCESS.get()] = placement
@@ -72,8 +79,13 @@ class ReleaseWatch:
                 raise
 
         async def releasing(ownership: Ownership, *, number: int, slots: list[int], topics: list[str]) -> None:
+            NUMBER.set(number)  # in this call's own task
             await release(ownership, number=number, slots=slots, topics=topics)
             self.has_released(ownership, number, (*slots, *topics))
+
+        def revoking(topics: Topics, full_name: str) -> None:
+            self.judge_release(topics.table.find(full_name), NUMBER.get())
+            revoke(topics, full_name)
 
         def taking(ownership: Ownership, grant: TopicGrant, *, load: bool) -> bool:
             owns = take(ownership, grant, load=load)
@@ -84,6 +96,7 @@ class ReleaseWatch:
         stack.enter_context(patch.object(SlotPlacement, "_write", writing))
         stack.enter_context(patch.object(MemberCalls, "_call", calling))
         stack.enter_context(patch.object(Ownership, "release", releasing))
+        stack.enter_context(patch.object(Topics, "revoke", revoking))
         stack.enter_context(patch.object(Ownership, "_take", taking))
 
     def was_refused(self, what: Iterable[int | str]) -> None:
@@ -135,6 +148,12 @@ class ReleaseWatch:
         """A broker has said that it released these slots and topics."""
         for one in what:
             self._released[ownership, one] = max(number, self._released.get((ownership, one), 0))
+
+    def judge_release(self, topic: OwnedTopic | None, number: int | None) -> None:
+        """A broker gives a topic up, because of the release with this number (None: for another reason)."""
+        grant = topic.grant if topic is not None and not is_dead() else None
+        if grant is not None and number is not None and grant.number > number:
+            self._history.violated(f"I16: {who()} gives {topic} up, which was granted behind that release")
 
     def judge_grant(self, ownership: Ownership, grant: TopicGrant) -> None:
         """A broker was given a grant, and has taken it or not."""

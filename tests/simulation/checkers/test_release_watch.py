@@ -123,3 +123,15 @@ def test_a_grant_from_before_a_release_may_not_be_taken(cluster: Cluster, releas
     assert not cluster.history.violations
     watch.judge_grant(cluster.broker, given)
     assert [one.partition(":")[0] for one in cluster.history.violations] == ["I16"]
+
+
+def test_what_was_granted_behind_a_release_may_not_be_given_up(cluster: Cluster) -> None:
+    cluster.watch.judge_release(None, 5)
+    for number in (None, 4):
+        cluster.grant(None if number is None else 5, number or 0)
+        cluster.watch.judge_release(cluster.topic, 5)
+    cluster.grant(5, 6)
+    cluster.watch.judge_release(cluster.topic, None)  # its slot has another entry
+    assert not cluster.history.violations
+    cluster.watch.judge_release(cluster.topic, 5)
+    assert [one.partition(":")[0] for one in cluster.history.violations] == ["I16"]

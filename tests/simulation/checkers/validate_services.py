@@ -48,6 +48,7 @@ def validate_broker(broker: BrokerService, records: MemoryRecords) -> Iterator[s
     """Loaded topics are owned, under the epoch that they were opened with; each of them is sound."""
     topics = broker.topics
     yield from topics.flaws()
+    yield from broker.ownership.flaws()
     for topic in topics.table.all_granted():
         grant, entry = topic.grant, broker.ownership.entry_of(TopicName.parse(topic.full_name))
         if grant is None or grant.epoch != topic.epoch:

@@ -42,6 +42,9 @@ TOPIC_SHARE = 0.5
 """Of the changes of policies."""
 TOPICS_WITH_POLICIES = 4
 TOPICS_MAX = 100
+COMES_BACK_SHARE = 0.4
+"""Of the slots that are told to move, those that are back before their owner has heard of that."""
+COMES_BACK_LIMIT_S = 3.0
 MOVES_ON_SHARE = 0.4
 """Of the topics that are told to move to a given broker, those that move on before it has heard of that."""
 UNREACHED = (None, 0, 1 << 20, (1 << 20) + 1)
@@ -194,12 +197,41 @@ class ClusterFaults(Faults):
             await self._order("unload again", PlacementMethods(office).unload(topic=topic))
 
     async def move_slot(self) -> None:
-        """A slot in which something lies is told to move."""
+        """A slot with topics is told to move. Perhaps its owner hears of that when it has the slot again."""
         office = self._office()
         used = [slot for slot in range(office.contents.slots) if not office.contents.is_empty(slot)] if office else []
         if office is not None and used:
             destination = self._random.choice((None, *(node.name for node in self._cluster.brokers)))
-            await self._order("move-slot", office.rebalancer.move({self._random.choice(used): destination}))
+            slot = self._random.choice(used)
+            apart = drawn_apart(self._random)
+            if apart.random() < COMES_BACK_SHARE:
+                await self._move_and_back(office, slot, apart)
+            else:
+                await self._order("move-slot", office.rebalancer.move({slot: destination}))
+
+    async def _move_and_back(self, office: Office, slot: int, random: Random) -> None:
+        """The request to release a slot is under way when its connection breaks: who asked goes on, and it comes late.
+        The slot has left its owner by then, and has come back."""
+        network, coordinator = self._cluster.network, self._cluster.coordinator.name
+        owner = office.placement.table.get(slot).owner
+        if owner is None:
+            return
+        asking = [
+            connection
+            for connection in network.connections.values()
+            if tuple(end.host for end in connection.ends) == (coordinator, owner.broker)
+        ]
+        for connection in asking:
+            network.hold(connection, random.choice((0.2, 1.0)) * (1.0 + random.random()), coordinator)
+        await self._order("move-slot", office.rebalancer.move({slot: None}))
+        await asyncio.sleep(0.01)
+        for connection in asking:
+            network.reset(connection, 1.0)
+        end = asyncio.get_running_loop().time() + COMES_BACK_LIMIT_S
+        while office.placement.table.get(slot).owner == owner and asyncio.get_running_loop().time() < end:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if self._office() is office:
+            await self._order("move-slot back", office.rebalancer.move({slot: owner.broker}))
 
     async def rebalance(self) -> None:
         """Topics are told to spread."""

@@ -85,6 +85,12 @@ def _end_a_release_with_what_it_overtook(stack: ExitStack) -> None:
     replace(stack, Ownership, "slots_changed", changing)
 
 
+def _release_what_came_back(stack: ExitStack) -> None:
+    """A release counts however late it comes."""
+    replace(stack, Ownership, "_last_of_slot", lambda self, slot: 0)
+    replace(stack, Ownership, "_last_of", lambda self, full_name: 0)
+
+
 def _delete_without_the_owner(stack: ExitStack) -> None:
     """An owner that has not come back to a new coordinator counts as none."""
     replace(stack, TopicDeletions, "_is_away", lambda self, topic: False)
@@ -126,6 +132,13 @@ SLOTS = (
         "a release ends with the change of slots that it overtook",
         "I16",
         _end_a_release_with_what_it_overtook,
+        "cluster",
+    ),
+    Mutant(
+        "late release",
+        "a release closes what was granted behind it, when it comes late",
+        "I16",
+        _release_what_came_back,
         "cluster",
     ),
     Mutant(

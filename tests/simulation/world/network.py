@@ -117,12 +117,11 @@ class Network:
                     if (end.host, end.peer.host) == (source, target):
                         end.pump()
 
-    def reset(self, connection: "Connection") -> None:
-        """Break a connection in mid-stream."""
+    def reset(self, connection: "Connection", kept: float | None = None) -> None:
+        """Break a connection in mid-stream. Of what is under way this fraction still arrives, drawn unless said."""
         self.disturbances.until(connection.number, inf)
         for end in connection.ends:
-            kept = self.random.choice((0.0, 1.0, self.random.random()))
-            end.cut_off(kept)
+            end.cut_off(self.random.choice((0.0, 1.0, self.random.random())) if kept is None else kept)
         for end in connection.ends:
             end.send_mark(RESET)
 

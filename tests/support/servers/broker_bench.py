@@ -21,6 +21,7 @@ from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.tasks import Tasks
+from magnetar.storage.managed.deletion import delete_managed_ledger
 from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.managed.record import LeftBehind, left_behind
 from magnetar.storage.metadata import keys as metadata_keys
@@ -134,6 +135,8 @@ class BrokerFront:
         await self.topics.delete(name, 2)
 
     async def _delete_ledger(self, name: TopicName, epoch: int) -> None:
+        if (storage := self.storage) is not None:
+            await delete_managed_ledger(self.env, storage.new_ledgers(), storage.metadata, name.path, epoch)
         self.ledgers.pop(name.full, None)
 
     def new_producer_name(self) -> str:

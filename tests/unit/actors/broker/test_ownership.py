@@ -10,12 +10,13 @@ from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.members.contracts_coordinator import GrantPage, Owner
 from magnetar.actors.members.coordinator_link import SlotView
 from magnetar.actors.members.feeds import KnownTopics
-from magnetar.protocol.errors import CoordinatorUnavailable, NotAllowedError, ServiceUnitNotReady
+from magnetar.protocol.errors import CoordinatorUnavailable, NotAllowedError, ServiceUnitNotReady, StaleEpoch
 from magnetar.protocol.slots import TopicGrant, slot_of
 from magnetar.protocol.topics import TopicName
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.slot_rows import EPOCH_SHIFT, SlotEntry, SlotOwner, SlotRows
 from magnetar.storage.metadata.store import Guard
+from support.fakes.bookies import FakeCluster
 from support.servers.broker_bench import BrokerFront, broker_front, until
 
 SLOTS = 64
@@ -169,6 +170,61 @@ async def test_a_release_that_overtakes_the_change_of_slots_that_it_is_about_sti
         assert not await claim and not front.topics.owns(NAME.full) and not ownership.owns(NAME)
         link.granted[SLOT] = [grant(START + 5, 30)]  # it stays here after all
         await until(lambda: NAME.full in front.topics.loaded and ownership.owns(NAME))
+        await ownership.close()
+
+
+@pytest.mark.parametrize("released", ["slot", "topic", "topic that moved alone", "topic to be deleted"])
+async def test_a_release_that_comes_behind_what_ended_it_releases_nothing(released: str) -> None:
+    """The coordinator asked for it, got no answer and went on: the slot or topic left this broker and came back."""
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, START + 5)
+        assert await ownership.claimed(owner(grant(START + 5, 10)))
+        link.give(OTHER, START + 21)
+        home = START + 22
+        if released == "topic that moved alone":
+            link.tell(SlotRows({}, {NAME.full: SlotEntry(ME, home)}))
+        else:
+            link.granted[SLOT] = [grant(home, 23)]
+            link.give(ME, home)
+        await until(lambda: NAME.full in front.topics.loaded)
+        instance = front.topics.loaded[NAME.full]
+        if released == "topic to be deleted":
+            await ownership.unload(topic=NAME.full, number=START + 20)
+        else:
+            slots, topics = ([SLOT], []) if released == "slot" else ([], [NAME.full])
+            await ownership.release(number=START + 20, slots=slots, topics=topics)
+        assert front.topics.loaded[NAME.full] is instance and ownership.owns(NAME) and not ownership.flaws()
+        await ownership.close()
+
+
+async def test_a_release_that_comes_behind_a_later_grant_releases_nothing() -> None:
+    """A deletion was given up without an answer, and the topic given back."""
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        await ownership.take_topics(grants=[grant(5, 21)])
+        await until(lambda: NAME.full in front.topics.loaded)
+        instance = front.topics.loaded[NAME.full]
+        await ownership.unload(topic=NAME.full, number=START + 20)
+        await ownership.release(number=START + 20, slots=[], topics=[NAME.full])
+        assert front.topics.loaded[NAME.full] is instance and ownership.owns(NAME)
+        await ownership.close()
+
+
+async def test_a_deletion_that_comes_late_leaves_the_topic_that_was_created_again() -> None:
+    """The first request to delete it waited on its way, a second one has deleted it, and a client has created it."""
+    async with broker_front(FakeCluster()) as front:
+        ownership, link = attached(front)
+        link.give(ME, 5)
+        again = grant(5, 23)._replace(epoch=START + 22)
+        assert await ownership.claimed(owner(again))
+        instance = await front.topics.get(NAME)
+        with pytest.raises(StaleEpoch):
+            await ownership.delete_topics(topics=[(NAME.full, START + 20)])
+        assert front.topics.loaded[NAME.full] is instance and ownership.owns(NAME)
+        await ownership.delete_topics(topics=[(NAME.full, START + 24)])
+        assert not front.topics.loaded and not front.topics.owns(NAME.full)
         await ownership.close()
 
 
