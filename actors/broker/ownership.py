@@ -131,6 +131,7 @@ class Ownership(OwnershipContract):
         if grant is None or link is None:
             return False
         name = TopicName.parse(grant.topic)
+        _know(link, grant)
         try:
             async with asyncio.timeout(NEWS_WAIT_S):
                 while link is self.link and link.slots.entry_of(name).epoch < grant.home_epoch:
@@ -202,8 +203,6 @@ class Ownership(OwnershipContract):
         if topic is None:
             return False  # the broker stops
         self._moved_alone.pop(topic, None)
-        if self.link is not None:
-            self.link.known_topics.know(name.partitioned_name if grant.partitions else name.full, grant.partitions)
         return self.topics.owns(grant.topic)
 
     def _last_of_slot(self, slot: int) -> int:
@@ -302,6 +301,7 @@ class Ownership(OwnershipContract):
             releases, coordinator = {slot: self._released_slots.get(slot) for slot in slots}, self.coordinator_epoch
             page = await link.ask.slot_topics(slots=slots)
             for grant in page.grants:
+                _know(link, grant)
                 self._take(grant, load=True)
             if link is not self.link or coordinator != self.coordinator_epoch:
                 return
@@ -319,6 +319,7 @@ class Ownership(OwnershipContract):
                 except (TopicNotFound, NotAllowedError):
                     found = None
                 if found is not None and found.grant is not None:
+                    _know(link, found.grant)
                     self._take(found.grant, load=True)
             self._moved_alone.pop(topic, None)
             topic.to_ask = False
@@ -326,3 +327,11 @@ class Ownership(OwnershipContract):
 
     def _slot(self, name: TopicName) -> int:
         return slot_of(name, self.link.slots.slots) if self.link is not None else 0
+
+
+def _know(link: CoordinatorClient, grant: TopicGrant) -> None:
+    """The topic exists. To be called in the step in which the link brings the grant: the link may say next that the
+    topic is gone. A grant that the coordinator gives back comes apart from the link, and perhaps behind that news.
+    """
+    name = TopicName.parse(grant.topic)
+    link.known_topics.know(name.partitioned_name if grant.partitions else name.full, grant.partitions)

@@ -133,6 +133,21 @@ async def test_a_grant_waits_for_the_change_of_slots_that_it_belongs_to() -> Non
         await ownership.close()
 
 
+async def test_a_grant_from_before_a_deletion_does_not_tell_that_the_topic_exists() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(OTHER, 4)
+        claim = asyncio.create_task(ownership.claimed(owner(grant(5, 10))))
+        await asyncio.sleep(0)
+        assert link.known_topics.get(NAME.full) == 0
+        link.known_topics.changed(NAME.full, -1)
+        link.give(ME, 5)
+        await claim
+        await ownership.take_topics(grants=[grant(5, 11)])
+        assert link.known_topics.get(NAME.full) is None
+        await ownership.close()
+
+
 @pytest.mark.parametrize("alone", [True, False], ids=["topic", "slot"])
 async def test_a_grant_from_before_a_release_is_void_and_a_later_one_ends_the_release(alone: bool) -> None:
     async with broker_front() as front:
