@@ -224,6 +224,17 @@ def split_by_size(plans: Iterable[PartitionPlan], size_bytes: int, splits_min: i
     return _split(plans, splits_min, 1, size_bytes)
 
 
+def split_by_entries(plan: PartitionPlan, entries: int) -> list[ReadSplit]:
+    """Splits of one partition, of `entries` each and the last one of what is left.
+
+    They follow from the bounds of the plan alone. Splits by size may be others when the same part of a topic is planned
+    again: sizes are known better when a ledger is closed.
+    """
+    ranges = ledger_ranges(plan)
+    ones = {found.ledger.ledger_id: 1 for found in ranges}
+    return list(_splits_of(plan, _gather(ranges, ones, entries), sizes_of_entries(plan)))
+
+
 def _split(plans: Iterable[PartitionPlan], number: int, least_bytes: int, most_bytes: int) -> list[ReadSplit]:
     parts = [(plan, ledger_ranges(plan)) for plan in plans]
     sizes = {ledger_id: size for plan, _ in parts for ledger_id, size in sizes_of_entries(plan).items()}
@@ -324,6 +335,14 @@ def sizes_of_entries(plan: PartitionPlan) -> dict[int, int]:
     """By ledger of a plan: about how many bytes each of its entries has."""
     ledgers = plan.ledgers if plan.compacted is None else (plan.compacted, *plan.ledgers)
     return {ledger.ledger_id: entry_size_bytes(ledger, plan.open_entry_bytes) for ledger in ledgers}
+
+
+def mean_entry_bytes(plan: PartitionPlan) -> int:
+    """About how many bytes an entry of the plan has."""
+    sizes, ranges = sizes_of_entries(plan), ledger_ranges(plan)
+    entries = sum(found.entries for found in ranges)
+    total_bytes = sum(found.entries * sizes[found.ledger.ledger_id] for found in ranges)
+    return max(total_bytes // entries, 1) if entries else ENTRY_SIZE_DEFAULT_BYTES
 
 
 def entry_size_bytes(ledger: LedgerMetadata, open_entry_bytes: int = 0) -> int:

@@ -204,10 +204,13 @@ class AsyncClient:
             ProducerFenced: If another producer has exclusive access, or had it since.
         """
         configuration = ProducerConfiguration.of({**locals(), **options})
-        core = self._running_core()
-        producer = TopicProducer(core, configuration)
+        return AsyncProducer(self._running_core(), await self.open_producer(configuration))
+
+    async def open_producer(self, configuration: ProducerConfiguration) -> TopicProducer:
+        """What a producer of this configuration is the face of."""
+        producer = TopicProducer(self._running_core(), configuration)
         await producer.open()
-        return AsyncProducer(core, producer)
+        return producer
 
     async def subscribe(
         self,

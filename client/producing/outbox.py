@@ -274,6 +274,30 @@ class Outbox:
         self._wake(self._on_work)
         return place - start
 
+    def add_entry(self, entry: Batch) -> bool:
+        """Accept a batch whose messages are encoded and numbered. It is closed, so nothing joins it.
+
+        False if there is no space for all of it, or if no more messages are accepted.
+        """
+        count = len(entry.callbacks)
+        with self.lock:
+            missing = self.pending + count - self.pending_max
+            if missing > 0 and not (self._borrow(missing) and self.pending + count <= self.pending_max):
+                return False
+            self.pending += count
+            if self._callbacks:
+                self._seal()
+            self._keep_entry(entry)
+            self.next_sequence_id = max(self.next_sequence_id, entry.last_sequence_id + 1)
+            if self._told:
+                return True
+            self._told = True
+        self._wake(self._on_work)
+        return True
+
+    def _keep_entry(self, entry: Batch) -> None:
+        self._sealed.append(entry)
+
     def _extend_open(self, contents: Sequence[bytes], callback: SendCallback) -> int:
         """Put a first part of `contents` into the open batch, sealing when it is full; returns how many went in."""
         contents = contents[: self._messages_max - len(self._callbacks)]
@@ -619,6 +643,10 @@ class MeteredOutbox(Outbox):
         first = len(self._sealed)
         super()._seal_one(content, callback, attributes)
         self._count(first, len(content) + MESSAGE_OVERHEAD_BYTES)
+
+    def _keep_entry(self, entry: Batch) -> None:
+        super()._keep_entry(entry)
+        self._count(len(self._sealed) - 1, entry.size_bytes + MESSAGE_OVERHEAD_BYTES * len(entry.callbacks))
 
     def _count(self, index: int, size_bytes: int) -> None:
         """The batch with that index was closed; those of other keys that were closed with it count as part of it."""

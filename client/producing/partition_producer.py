@@ -244,6 +244,21 @@ class PartitionProducer:
         """Of the oldest entry without a receipt; None without one."""
         return self.inflight[0].first_sequence_id if self.inflight else None
 
+    def send_entry(self, entry: Batch) -> asyncio.Future[None]:
+        """Send a batch whose messages are encoded and numbered, behind everything that was sent before.
+
+        The future ends with the entry's receipt, or with the first failure among all that is pending up to it. Raises
+        why the producer takes nothing, and ProducerQueueIsFull.
+        """
+        self.registration.check()
+        if not self.outbox.add_entry(entry):
+            raise self.outbox.failure or self.outbox.full_error()
+        flush = Flush(self._core.loop.create_future())
+        self._flushes.append(flush)
+        entry.flushes = [flush]
+        self.pump()
+        return flush.future
+
     async def flush(self) -> None:
         """Until everything published so far has its receipt. Raises the first failure among it."""
         self.outbox.seal()

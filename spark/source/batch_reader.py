@@ -20,7 +20,7 @@ from ...bulk.arrow_decoding import TimeWindow
 from ...bulk.cluster_link import Pin
 from ...bulk.loop_thread import run_apart
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
-from ...bulk.read_plan import PartitionPlan, PointsInTopic
+from ...bulk.read_plan import PartitionPlan, PointsInTopic, split_by_size
 from ...bulk.typed.choice import RowShape
 from ...runtime.environment import Environment
 from .columns import ReadColumns
@@ -63,7 +63,8 @@ class BatchReader(DataSourceReader):
             access, plans, pins, shapes = run_apart(_plan(env, options, self._columns, self._window))
         finally:
             env.close()
-        return [SplitPartition(task) for task in tasks_of(options, access, plans, pins, shapes)]
+        splits = split_by_size(plans, options.split_bytes, options.partitions_min)
+        return [SplitPartition(task) for task in tasks_of(options, access, splits, pins, shapes)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """The rows of a split. Spark makes one without a value for a read that has none."""

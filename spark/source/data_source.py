@@ -11,17 +11,26 @@ Nothing is read before an action. Executors need neither Ray nor a client: they 
 # pyright: reportMissingImports=false
 # pyarrow brings no types. PySpark's data sources are not in this environment's PySpark 3.5.
 
+from dataclasses import replace
+
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from ...protocol.errors import InvalidConfiguration
+from ..writing.columns import TOPIC, check_columns
+from ..writing.publisher import WritePlan
+from ..writing.typed_values import arrow_schema
 from .batch_reader import BatchReader
+from .batch_writer import BatchWriter
 from .columns import columns_of, frame_schema
 from .options import read_options
 from .stream_reader import StreamReader
+from .stream_writer import StreamWriter
+from .write_options import typed_as, write_options
 
 
 class MagnetarDataSource(DataSource):
-    """A topic, or several, as a table. See `options` for what can be asked for."""
+    """A topic, or several, as a table. See `options` and `write_options` for what can be asked for."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,3 +50,28 @@ class MagnetarDataSource(DataSource):
         """A streaming read of the columns of `schema`."""
         options = read_options(self.options, streaming=True)
         return StreamReader(options, columns_of(options, schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        """A batch write of rows of that schema. Raises InvalidConfiguration for rows that make no messages."""
+        if overwrite:
+            raise InvalidConfiguration("a topic cannot be overwritten: write with mode('append'), or truncate it first")
+        plan = replace(write_options(self.options), schema=typed_as(self.options, arrow_schema(schema)))
+        _check_rows(schema, plan)
+        return BatchWriter(plan)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        """A streaming write. With the output mode `complete` each micro-batch publishes all rows."""
+        typed = typed_as(self.options, arrow_schema(schema))
+        _check_rows(schema, replace(write_options(self.options, query="the query"), schema=typed))
+        return StreamWriter(self.options, typed)
+
+
+def _check_rows(schema: StructType, plan: WritePlan) -> None:
+    """Raise InvalidConfiguration for columns that make no messages."""
+    kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+    check_columns(kinds, plan.order_by, typed=plan.schema is not None)
+    missing = [name for name in plan.order_by if name not in kinds]
+    if missing:
+        raise InvalidConfiguration(f"orderBy names the column `{missing[0]}`, which the rows do not have")
+    if plan.topic is None and TOPIC not in kinds:
+        raise InvalidConfiguration(f"where do the rows go? Give the option topic, or a column `{TOPIC}`")

@@ -5,7 +5,10 @@ topic without partitions, to the place of the last message that was read. A plac
 `ledger:entry:index` for a message inside a batch. `-1:-1` is before everything. A partition that an offset does not
 name begins there: it was created after the query.
 
-`@ledger:entry` behind it is the entry after which the query began. A message in chunks that ends in a micro-batch may
+The place where a micro-batch ends also says how many entries each of its tasks reads: `ledger:entry/entries`. So a
+micro-batch that Spark runs again has the same tasks with the same rows. A sink that counts rows by task relies on it.
+
+`@ledger:entry` at the end is the entry after which the query began. A message in chunks that ends in a micro-batch may
 begin in an earlier one, but not before the query.
 """
 
@@ -27,14 +30,19 @@ class Reached(NamedTuple):
     batch_index: int = -1
     since: Position = EARLIEST_POSITION
     """The entry after which the query began."""
+    split_entries: int = 0
+    """How many entries a task reads of the micro-batch that ends here; 0 if the offset does not say it."""
 
     @staticmethod
     def parse(text: str) -> "Reached":
         """Raises InvalidConfiguration for what is none: somebody has changed the checkpoint."""
         place, found, since = text.partition("@")
+        place, has_entries, entries = place.partition("/")
         try:
             numbers, began = _numbers(place, (2, 3)), _numbers(since, (2,)) if found else EARLIEST_POSITION
-            return Reached(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else -1, (began[0], began[1]))
+            index = numbers[2] if len(numbers) == 3 else -1
+            split_entries = int(entries) if has_entries else 0
+            return Reached(numbers[0], numbers[1], index, (began[0], began[1]), split_entries)
         except ValueError as error:
             raise InvalidConfiguration(f"{text!r:.100} is no place in a topic: the checkpoint is damaged") from error
 
@@ -69,8 +77,9 @@ class Reached(NamedTuple):
 
     def __str__(self) -> str:
         index = f":{self.batch_index}" if self.batch_index >= 0 else ""
+        entries = f"/{self.split_entries}" if self.split_entries else ""
         since = "" if self.since == EARLIEST_POSITION else f"@{self.since[0]}:{self.since[1]}"
-        return f"{self.ledger}:{self.entry}{index}{since}"
+        return f"{self.ledger}:{self.entry}{index}{entries}{since}"
 
 
 def _numbers(text: str, counts: tuple[int, ...]) -> list[int]:

@@ -105,16 +105,16 @@ def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOp
         pattern,
         _bound(found, "starting", "latest" if streaming else "earliest"),
         _bound(found, "ending", "latest"),
-        _flag(found, "failOnDataLoss", True),
+        flag(found, "failOnDataLoss", True),
         columns,
         schema,
-        _flag(found, "isReadCompacted", False),
-        _number(found, "maxBytesPerSplit", TASK_SIZE_BYTES, SPLIT_SIZE_LEAST_BYTES),
-        _number(found, "minPartitions", 1, 1),
-        _number(found, "maxBytesPerTrigger", 1, 1) if "maxbytespertrigger" in found else None,
-        _number(found, "maxMessagesPerTrigger", 1, 1) if "maxmessagespertrigger" in found else None,
+        flag(found, "isReadCompacted", False),
+        number(found, "maxBytesPerSplit", TASK_SIZE_BYTES, SPLIT_SIZE_LEAST_BYTES),
+        number(found, "minPartitions", 1, 1),
+        number(found, "maxBytesPerTrigger", 1, 1) if "maxbytespertrigger" in found else None,
+        number(found, "maxMessagesPerTrigger", 1, 1) if "maxmessagespertrigger" in found else None,
         found.get("predefinedsubscription"),
-        float(_number(found, "pinTtlSeconds", int(PIN_TTL_S), 1)),
+        float(number(found, "pinTtlSeconds", int(PIN_TTL_S), 1)),
         found.get("privatekeypath") or None,
         action_named(found.get("cryptofailureaction", "FAIL")).name,
     )
@@ -128,7 +128,7 @@ def _schema(found: Mapping[str, str]) -> SchemaChoice:
         return parse_choice(given)
     if given == BYTES:
         raise InvalidConfiguration("give schema=bytes or schemaVersion, not both")
-    return _number(found, "schemaVersion", 0, 0)
+    return number(found, "schemaVersion", 0, 0)
 
 
 def _topics(found: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
@@ -150,7 +150,7 @@ def _bound(found: Mapping[str, str], side: str, otherwise: str) -> Offsets:
     if offsets is not None and time_ms is not None:
         raise InvalidConfiguration(f"give {side}Offsets or {side}Time, not both")
     if time_ms is not None:
-        return _number(found, f"{side}Time", 0, 0)
+        return number(found, f"{side}Time", 0, 0)
     text = otherwise if offsets is None else offsets
     if text.lower() in ("earliest", "latest"):
         return text.lower()
@@ -176,14 +176,16 @@ def _offset(side: str, topic: str, value: object) -> PointInTopic:
     raise InvalidConfiguration(f"{side}Offsets of {topic} must be a message id in hexadecimal or as a list of bytes")
 
 
-def _flag(found: Mapping[str, str], name: str, otherwise: bool) -> bool:
+def flag(found: Mapping[str, str], name: str, otherwise: bool) -> bool:
+    """An option that is true or false; `found` has the names of options in lower case. Raises InvalidConfiguration."""
     value = found.get(name.lower(), str(otherwise)).lower()
     if value not in ("true", "false"):
         raise InvalidConfiguration(f"the option {name} must be true or false, not {value!r:.100}")
     return value == "true"
 
 
-def _number(found: Mapping[str, str], name: str, otherwise: int, least: int) -> int:
+def number(found: Mapping[str, str], name: str, otherwise: int, least: int) -> int:
+    """An option that is a whole number; `found` as in `flag`. Raises InvalidConfiguration."""
     text = found.get(name.lower(), str(otherwise))
     if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise InvalidConfiguration(f"the option {name} must be a whole number of {least} or more, not {text!r:.100}")

@@ -32,7 +32,16 @@ from ...bulk.cluster_link import ClusterLink, Pin
 from ...bulk.message_table import MESSAGE_ID
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
 from ...bulk.range_reader import RangeReader
-from ...bulk.read_plan import LOOK_BACK_MAX_BYTES, PartitionPlan, ReadSplit, start_id
+from ...bulk.read_plan import (
+    LOOK_BACK_MAX_BYTES,
+    PartitionPlan,
+    ReadSplit,
+    ledger_ranges,
+    mean_entry_bytes,
+    split_by_entries,
+    split_by_size,
+    start_id,
+)
 from ...bulk.typed.choice import RowShape
 from ...protocol.errors import MagnetarError, NoSuchEntry, TopicNotFound
 from ...protocol.message_id import EARLIEST_POSITION, WireMessageId
@@ -134,11 +143,10 @@ class Query:
 
     async def following(self, start: Offset, ends: dict[str, Reached]) -> dict[str, str]:
         """Where the next micro-batch ends, within the limits of the options. Raises what `plan` raises."""
-        if self._options.trigger_bytes is not None or self._options.trigger_messages is not None:
-            ends = await self._limited(start, ends)
         # A partition that is behind its offset, as one that was deleted, keeps the offset.
         ahead = {topic: end for topic, end in ends.items() if end.order > place_in(start, topic).order}
-        return {**start, **self.as_offset(ahead, start)}
+        limited = await self._limited(start, ahead)
+        return {**start, **self.as_offset(self._with_splits(limited, await self.plan(start, limited)), start)}
 
     def as_offset(self, ends: Mapping[str, Reached], start: Offset) -> dict[str, str]:
         """Places as an offset behind another one."""
@@ -198,10 +206,26 @@ class Query:
                 found[plan.topic] = _nearer(found[plan.topic], await place_of_message(plan, share, self._read_ids))
         return found
 
+    def _with_splits(self, ends: Mapping[str, Reached], plans: Sequence[PartitionPlan]) -> dict[str, Reached]:
+        """The ends of planned partitions, with how many entries a task reads up to them."""
+        entries = sum(part.entries for plan in plans for part in ledger_ranges(plan))
+        most = max(entries // self._options.partitions_min, 1)
+        return {
+            plan.topic: ends[plan.topic]._replace(
+                split_entries=max(min(self._options.split_bytes // mean_entry_bytes(plan), most), 1)
+            )
+            for plan in plans
+        }
+
     async def tasks(self, start: Offset, end: Offset, columns: ReadColumns) -> list[TaskRead]:
         """Spark's tasks of a micro-batch. Raises what `plan` and asking for schemas raise."""
-        plans = await self.plan(start, {topic: Reached.parse(text) for topic, text in end.items()})
-        return tasks_of(self._options, self.access, plans, self.pins, await self._shapes(columns, plans))
+        ends = {topic: Reached.parse(text) for topic, text in end.items()}
+        plans = await self.plan(start, ends)
+        if all(ends[plan.topic].split_entries for plan in plans):
+            splits = [part for plan in plans for part in split_by_entries(plan, ends[plan.topic].split_entries)]
+        else:  # of a checkpoint from before offsets said it
+            splits = split_by_size(plans, self._options.split_bytes, self._options.partitions_min)
+        return tasks_of(self._options, self.access, splits, self.pins, await self._shapes(columns, plans))
 
     async def _plan(self, topic: str, begin: Reached, last: Reached) -> PartitionPlan:
         planned = self._planned.get(topic)

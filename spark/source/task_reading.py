@@ -20,7 +20,7 @@ from ...bulk.cluster_link import ClusterLink, Pin
 from ...bulk.decryption import NO_KEYS, ReadKeys, action_named, keys_at
 from ...bulk.loop_thread import LoopThread
 from ...bulk.range_reader import RangeReader
-from ...bulk.read_plan import PartitionPlan, ReadSplit, split_by_size
+from ...bulk.read_plan import ReadSplit
 from ...bulk.typed.choice import RowShape
 from ...runtime.environment import Environment
 from ...runtime.tasks import Tasks
@@ -45,18 +45,17 @@ class TaskRead(NamedTuple):
 def tasks_of(
     options: ReadOptions,
     access: ClusterAccess,
-    plans: Sequence[PartitionPlan],
+    splits: Sequence[ReadSplit],
     pins: tuple[Pin, ...],
     shapes: Mapping[str, RowShape],
 ) -> list[TaskRead]:
-    """The tasks of a planned read, in the order of its plans. `shapes` are the rows of each partition, by its name.
+    """The tasks of a planned read, in the order of its splits. `shapes` are the rows of each partition, by its name.
 
     Raises InvalidConfiguration if a key cannot be read.
     """
     keys = keys_at(options.private_key_path, action_named(options.crypto_failure_action))
     return [
-        TaskRead(options.admin_url, access, part, shapes[part.topic], pins, options.pin_ttl_s, keys)
-        for part in split_by_size(plans, options.split_bytes, options.partitions_min)
+        TaskRead(options.admin_url, access, part, shapes[part.topic], pins, options.pin_ttl_s, keys) for part in splits
     ]
 
 

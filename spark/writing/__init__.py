@@ -1,1 +1,1 @@
-"""Writing a DataFrame into a topic: `frame` runs in the driver, `partition_writer` in Spark's Python workers."""
+"""Rows into topics: `frame` runs in the driver, `task_writer` and what it uses in Spark's Python workers."""

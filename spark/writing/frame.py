@@ -1,4 +1,8 @@
-"""`write_topic`: the rows of a DataFrame as messages of a topic. What the workers do is in `partition_writer`."""
+"""`write_topic`: the rows of a DataFrame as messages of a topic. What its tasks do is in `task_writer`."""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+# pyarrow brings no types.
 
 from collections.abc import Sequence
 from functools import partial
@@ -7,21 +11,17 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from ...client.blocking.client import Client
 from ...client.core.configuration import CompressionType
 from ...client.core.discovery import find_service_url
+from ...client.schemas.schema import SchemaInfo
 from ...protocol.errors import InvalidConfiguration, NotAllowedError
 from ...protocol.topics import TopicName
-from .partition_writer import WritePlan, Written, in_worker
+from .columns import TOPIC, TYPES, VALUE, check_columns
+from .publisher import EncodedRecords, WritePlan
+from .task_writer import OUTCOME, Written, in_worker
+from .typed_values import KINDS, RECORD_NAME, arrow_schema, record_of, schema_info
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-VALUE, KEY, PROPERTIES, EVENT_TIME = "value", "__key", "__messageProperties", "__eventTime"
-TYPES = {
-    VALUE: ("binary", "string"),
-    KEY: ("string",),
-    PROPERTIES: ("map<string,string>",),
-    EVENT_TIME: ("timestamp",),
-}
-"""The columns that make a message, with the types that they may have."""
 PARTITIONS = 8
 
 
@@ -32,6 +32,8 @@ class TopicWrite(NamedTuple):
     """Rows that this call has stored."""
     known: int
     """Rows that the topic had already, from an earlier call or from an attempt that failed."""
+    size_bytes: int
+    """Payloads of the rows that this call has stored."""
 
 
 def write_topic(
@@ -42,6 +44,8 @@ def write_topic(
     order_by: Sequence[str] = (),
     num_partitions: int = PARTITIONS,
     compression_type: CompressionType = CompressionType.NONE,
+    schema: str | None = None,
+    record_name: str = RECORD_NAME,
     service_url: str | None = None,
 ) -> TopicWrite:
     """Publish each row of a DataFrame as a message. All messages are stored when this returns.
@@ -50,21 +54,25 @@ def write_topic(
     deduplication on the topic, it is stored once, also when this is called again with the same rows.
 
     Args:
-        frame: Rows with the column `value` (binary or string). `__key` (string), `__eventTime` (timestamp) and
-            `__messageProperties` (map of strings) may be there, too. Other columns that begin with `__` are left out.
+        frame: Rows with the column `value` (binary or string; null is a null value). `__key` and `__orderingKey`
+            (string), `__eventTime` (timestamp) and `__messageProperties` (map of strings) may be there, too. Other
+            columns of `read_topic` are left out.
         topic: Any form of a persistent topic's name. The broker creates the topic if it does not exist.
         producer_name: What this result is called. Another result needs another name.
         order_by: Columns that tell rows apart. Rows are put into `num_partitions` partitions by them, and sorted. Pass
             them with `producer_name`, unless the frame has the same rows in the same order each time it is computed.
         num_partitions: Number of Spark tasks that write with `order_by`. The same number in each call.
         compression_type: How batches are compressed.
+        schema: `avro` or `json`: columns that do not begin with `__` are fields of a record. Its schema is registered.
+        record_name: The name of that record in the schema.
         service_url: `pulsar://host:port` of brokers. None finds the cluster through Ray.
 
     Returns:
-        How many rows were stored, and how many the topic had.
+        How many rows and bytes were stored, and how many rows the topic had.
 
     Raises:
         InvalidConfiguration: If the columns cannot be published, or other rows were written under this name.
+        IncompatibleSchema: If the schema of the rows does not fit the topic's.
         NotAllowedError: If the topic is non-persistent. Also if a name was given and the topic does not deduplicate:
             then all rows are stored, some perhaps several times.
         InvalidTopicName: If `topic` is not a topic name.
@@ -74,17 +82,20 @@ def write_topic(
     """
     if not TopicName.parse(topic).persistent:
         raise NotAllowedError(f"{topic} stores no messages: only persistent topics can be written in bulk")
-    rows = _rows(frame, order_by, num_partitions)
+    rows = _rows(frame, order_by, num_partitions, typed=schema is not None)
+    info = None if schema is None else _info(rows, schema, record_name)
     url = find_service_url() if service_url is None else service_url
-    plan = WritePlan(url, _partitions(url, topic), producer_name, CompressionType(compression_type))
-    outcomes = rows.rdd.mapPartitionsWithIndex(partial(in_worker, plan)).collect()
-    written = [Written._make(one) for one in cast("list[tuple[int, int, str | None, str | None]]", outcomes)]
+    _create(url, topic, info)
+    full = TopicName.parse(topic).full
+    plan = WritePlan(url, full, producer_name, CompressionType(compression_type), schema=info)
+    outcomes = rows.mapInArrow(partial(in_worker, plan), OUTCOME).collect()
+    written = [Written(*one) for one in cast("list[tuple[int, int, int, str | None, str | None]]", outcomes)]
     for one in written:
         if one.foreign is not None:
             raise InvalidConfiguration(
-                f"{topic} has other rows of the producer {one.foreign} than this frame: another result was written "
-                f"under the name {producer_name}, or with another num_partitions, or the topic had fewer partitions "
-                "then. Choose another producer_name"
+                f"{topic} has other rows than this frame: {one.foreign}. Another result was written under the name "
+                f"{producer_name}, or with another num_partitions, or the rows came in another order. Choose another "
+                "producer_name"
             )
     for one in written:
         if one.unjudged is not None:
@@ -92,29 +103,28 @@ def write_topic(
                 f"deduplication is off for {topic}: the rows are stored, but a repetition stores them again. Set the "
                 "policy deduplication of its namespace, or leave producer_name out"
             )
-    return TopicWrite(sum(one.rows for one in written), sum(one.known for one in written))
+    return TopicWrite(
+        sum(one.rows for one in written), sum(one.known for one in written), sum(one.size_bytes for one in written)
+    )
 
 
-def _partitions(service_url: str, topic: str) -> tuple[str, ...]:
-    """The names to publish to, once the topic exists."""
+def _create(service_url: str, topic: str, info: SchemaInfo | None) -> None:
+    """Have the broker create the topic, and take its schema, before tasks do so at the same moment."""
     with Client(service_url) as client:
-        client.create_producer(topic).close()
-        return tuple(client.get_topic_partitions(topic))
+        client.create_producer(topic, schema=None if info is None else EncodedRecords(info)).close()
 
 
-def _rows(frame: "DataFrame", order_by: Sequence[str], num_partitions: int) -> "DataFrame":
-    """The frame in the form of `OutgoingRow`. Raises InvalidConfiguration."""
+def _info(rows: "DataFrame", schema: str, name: str) -> SchemaInfo:
+    """The schema of the records that rows are. Raises InvalidConfiguration."""
+    if schema not in KINDS:
+        raise InvalidConfiguration(f"schema must be {' or '.join(KINDS)}, or None for payloads, not {schema!r}")
+    return schema_info(KINDS[schema], record_of(arrow_schema(rows.schema)), name)
+
+
+def _rows(frame: "DataFrame", order_by: Sequence[str], num_partitions: int, *, typed: bool) -> "DataFrame":
+    """The columns of the frame that make messages, in the order that is asked for. Raises InvalidConfiguration."""
     found = dict(frame.dtypes)
-    if VALUE not in found:
-        raise InvalidConfiguration(
-            f"the frame has no column `value`, but {', '.join(found)}: make one, such as "
-            "to_json(struct('*')).alias('value')"
-        )
-    for name, kind in found.items():
-        if name in TYPES and kind not in TYPES[name]:
-            raise InvalidConfiguration(f"the column `{name}` is {kind}, not {' or '.join(TYPES[name])}: cast it")
-        if name not in TYPES and not name.startswith("__") and name not in order_by:
-            raise InvalidConfiguration(f"the column `{name}` is no part of a message: drop it, or put it into `value`")
+    check_columns(found, order_by, typed=typed)
     missing = [name for name in order_by if name not in found]
     if missing:
         raise InvalidConfiguration(f"order_by names the column `{missing[0]}`, which the frame does not have")
@@ -122,18 +132,6 @@ def _rows(frame: "DataFrame", order_by: Sequence[str], num_partitions: int) -> "
         raise InvalidConfiguration(f"num_partitions is {num_partitions}, and must be 1 or more")
     if order_by:
         frame = frame.repartition(num_partitions, *order_by).sortWithinPartitions(*order_by)
-    return frame.select(*_columns(found))
-
-
-def _columns(found: dict[str, str]) -> "list[Column]":
-    from pyspark.sql import functions
-
-    def column(name: str, expression: str) -> "Column":
-        return functions.expr(expression if name in found else "NULL").alias(name)
-
-    return [
-        column(VALUE, "CAST(`value` AS BINARY)"),
-        column(KEY, f"`{KEY}`"),
-        column(PROPERTIES, f"`{PROPERTIES}`"),
-        column(EVENT_TIME, f"unix_millis(`{EVENT_TIME}`)"),
-    ]
+    of_values = [name for name in found if not name.startswith("__")] if typed else [VALUE]
+    of_messages = [name for name in TYPES if name in found and name not in (TOPIC, VALUE)]
+    return frame.select(*(f"`{name}`" for name in (*of_values, *of_messages)))

@@ -248,12 +248,12 @@ def test_large_and_encrypted_messages_are_rows(spark, client, topic, tmp_path):
     producer.flush()
     client.create_producer(topic, batching_enabled=True, **sealed).send_many([b"%d" % number for number in range(20)])
     with pytest.raises(magnetar.CryptoError, match="crypto_key_reader"):
-        read_topic(spark, topic, progress=False)
-    frame = read_topic(spark, topic, crypto_key_reader=keys, progress=False)
+        read_topic(spark, topic)
+    frame = read_topic(spark, topic, crypto_key_reader=keys)
     assert values(frame) == [*large, *[b"%d" % number for number in range(20)]]
     release(frame)
     action = magnetar.ConsumerCryptoFailureAction.DISCARD
-    assert values(read_topic(spark, topic, crypto_failure_action=action, progress=False)) == []
+    assert values(read_topic(spark, topic, crypto_failure_action=action)) == []
 
 
 def test_windows_of_time_tile_the_topic(spark, client, topic):
@@ -340,6 +340,9 @@ def read_by_official(cluster, topic):
     return sorted(found)
 
 
+ROWS_OF_BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
+
+
 @pytest.mark.promise("27.4", "29.9")
 def test_a_failed_task_and_a_repeated_write_store_each_row_once(cluster, spark, client, topic, tmp_path):
     """The first attempt of a task fails behind most of its rows, and then the whole result is written again."""
@@ -352,21 +355,29 @@ def test_a_failed_task_and_a_repeated_write_store_each_row_once(cluster, spark, 
         keep(client, f"{results}-partition-{index}")
     deduplicate(cluster, results)
     frame = read_topic(spark, topic, min_partitions=1)
+    service_url, deadline_s = cluster.service_url, time.monotonic() + 60
 
     def squares(rows):
         for number, row in enumerate(rows):
             if number == 4_000 and not mark.exists():
                 mark.touch()
+                with magnetar.Client(service_url) as other:
+                    reader = other.create_reader(f"{results}-partition-0", magnetar.MessageId.earliest)
+                    reader.read_next(int((deadline_s - time.monotonic()) * 1_000))  # rows of this attempt are stored
                 raise OSError("this attempt fails")
             value = int(bytes(row["value"]))
-            yield str(value**2), f"k{value % 10}" if value % 2 else None
+            yield f"{value**2:0200d}", f"k{value % 10}" if value % 2 else None  # Spark hands 64 KiB on at a time
 
     squared = spark.createDataFrame(frame.rdd.mapPartitions(squares), "value string, __key string")
-    first = write_topic(squared, results, "squares", compression_type=magnetar.CompressionType.LZ4)
+    spark.conf.set(ROWS_OF_BATCH, "500")  # so that the first attempt publishes rows before it fails
+    try:
+        first = write_topic(squared, results, "squares", compression_type=magnetar.CompressionType.LZ4)
+    finally:
+        spark.conf.unset(ROWS_OF_BATCH)
     assert mark.exists()
-    assert first.rows + first.known == 5_000 and first.known > 0
-    assert tuple(write_topic(squared, results, "squares")) == (0, 5_000)
-    expected = sorted((f"k{n % 10}" if n % 2 else "", b"%d" % n**2) for n in range(5_000))
+    assert first.rows + first.known == 5_000 and first.known > 0 < first.size_bytes
+    assert write_topic(squared, results, "squares") == (0, 5_000, 0)
+    expected = sorted((f"k{n % 10}" if n % 2 else "", b"%0200d" % n**2) for n in range(5_000))
     assert read_by_official(cluster, results) == expected
     assert sorted(values(read_topic(spark, results))) == sorted(value for _, value in expected)
 
@@ -383,10 +394,8 @@ def test_a_shuffled_result_is_stored_once_when_it_is_ordered(cluster, spark, cli
     producer.flush()
     counts = read_topic(spark, topic).groupBy("__key").count()
     rows = counts.selectExpr("__key", "to_json(struct(__key, count)) AS value")
-    assert [tuple(write_topic(rows, results, "counts", order_by=["__key"], num_partitions=2)) for _ in range(2)] == [
-        (20, 0),
-        (0, 20),
-    ]
+    written = [write_topic(rows, results, "counts", order_by=["__key"], num_partitions=2) for _ in range(2)]
+    assert [(one.rows, one.known) for one in written] == [(20, 0), (0, 20)]
     assert read_by_official(cluster, results) == sorted(
         (f"k{key}", b'{"__key":"k%d","count":15}' % key) for key in range(20)
     )
@@ -410,7 +419,11 @@ def test_what_cannot_be_written_is_refused(spark, client, topic):
         write_topic(good, "non-persistent://public/default/x")
     with pytest.raises(NotAllowedError, match="deduplication is off"):
         write_topic(good, topic, "named")
-    assert write_topic(good, topic).rows == 10
+    assert write_topic(good, topic) == (10, 0, 10)
+    records = frame.selectExpr("id", "timestamp_millis(id) AS moment")
+    assert write_topic(records, f"{topic}-records", schema="avro").rows == 10
+    with pytest.raises(InvalidConfiguration, match="schema must be avro or json"):
+        write_topic(records, f"{topic}-records", schema="xml")
     assert len(values(read_topic(spark, topic))) == 20
 
 
@@ -506,13 +519,13 @@ def test_a_topic_with_a_schema_is_read_as_typed_columns(cluster, spark, client, 
     producer = client.create_producer(topic, schema=magnetar.AvroSchema(Trip))
     for number in range(50):
         producer.send(Trip(f"city{number}", number, ["x"] * (number % 3), moment))
-    frame = magnetar.spark.read_topic(spark, topic, schema="auto", progress=False)
+    frame = magnetar.spark.read_topic(spark, topic, schema="auto")
     kinds = {"city": "string", "days": "int", "tags": "array<string>", "at": "timestamp"}
     assert dict(frame.dtypes) | kinds == dict(frame.dtypes)
     totals = frame.selectExpr("sum(days)", "sum(size(tags))", "count(DISTINCT city)", "unix_micros(max(at))").collect()
     assert tuple(totals[0]) == (1225, 49, 50, 1_709_168_523_456_789)
-    assert magnetar.spark.read_topic(spark, topic, schema=0, columns=["days"], progress=False).columns == ["days"]
-    payloads = magnetar.spark.read_topic(spark, topic, progress=False)
+    assert magnetar.spark.read_topic(spark, topic, schema=0, columns=["days"]).columns == ["days"]
+    payloads = magnetar.spark.read_topic(spark, topic)
     assert dict(payloads.dtypes)["value"] == "binary"
 
 

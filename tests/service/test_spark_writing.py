@@ -1,21 +1,71 @@
 """What a task of a bulk write does with its rows, on a cluster and without Spark: attempts that fail and come again."""
 
+import dataclasses
+import itertools
 import os
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pulsar
+import pyarrow as pa
 import pytest
 
 import magnetar
 from magnetar.protocol.errors import MessageTooBig, NotAllowedError
-from magnetar.spark.writing.partition_writer import OutgoingRow, WritePlan, Written, write_rows
+from magnetar.runtime import retry
+from magnetar.spark.writing.columns import EVENT_TIME, KEY, PROPERTIES, VALUE
+from magnetar.spark.writing.publisher import WritePlan
+from magnetar.spark.writing.routing import TURN_ROWS
+from magnetar.spark.writing.task_writer import TaskAttempt, Written, write_task
 from support.servers.embedded_cluster import EmbeddedCluster
 
 pytestmark = pytest.mark.cluster_settings(brokers=2, deduplication_enabled=True)
 
 PARTITIONS = 3
+BATCH_ROWS = 100
+FIELDS = {
+    VALUE: pa.binary(),
+    KEY: pa.string(),
+    PROPERTIES: pa.map_(pa.string(), pa.string()),
+    EVENT_TIME: pa.timestamp("ms", tz="UTC"),
+}
+
+
+class OutgoingRow(NamedTuple):
+    """What a test writes."""
+
+    value: bytes | None
+    key: str | None
+    properties: dict[str, str] | None
+    event_ms: int | None
+
+
+def batches_of(rows: Iterable[OutgoingRow]) -> Iterator[pa.RecordBatch]:
+    """Rows as Spark hands them to a task. What they raise comes behind the rows before it."""
+    waiting = iter(rows)
+    held: list[OutgoingRow] = []
+    failure: Exception | None = None
+    while failure is None:
+        try:
+            held = []
+            for row in itertools.islice(waiting, BATCH_ROWS):
+                held.append(row)
+        except OSError as error:
+            failure = error
+        if held:
+            columns = zip(*held, strict=True)
+            arrays = [pa.array(column, kind) for column, kind in zip(columns, FIELDS.values(), strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, names=list(FIELDS))
+        elif failure is None:
+            return
+    raise failure
+
+
+def write_rows(plan: WritePlan, number: int, rows: Iterable[OutgoingRow]) -> Written:
+    return write_task(plan, TaskAttempt(number), batches_of(rows))._replace(size_bytes=0)
 
 
 @pytest.fixture(params=[0, PARTITIONS], ids=["plain", "partitioned"])
@@ -24,8 +74,8 @@ def partitions(request: pytest.FixtureRequest, cluster: EmbeddedCluster, topic: 
     return tuple(f"{topic}-partition-{index}" for index in range(request.param)) or (topic,)
 
 
-def plan_of(cluster: EmbeddedCluster, partitions: Sequence[str], name: str | None = "job") -> WritePlan:
-    return WritePlan(cluster.service_url, tuple(partitions), name, magnetar.CompressionType.LZ4)
+def plan_of(cluster: EmbeddedCluster, topic: str, name: str | None = "job") -> WritePlan:
+    return WritePlan(cluster.service_url, topic, name, magnetar.CompressionType.LZ4)
 
 
 def rows(count: int, start: int = 0) -> list[OutgoingRow]:
@@ -33,7 +83,7 @@ def rows(count: int, start: int = 0) -> list[OutgoingRow]:
     return [
         OutgoingRow(b"%d" % number, f"k{number % 5}", {"n": str(number)}, 1_000 + number)
         if number % 2
-        else OutgoingRow(bytearray(b"%d" % number), None, None, None)
+        else OutgoingRow(b"%d" % number, None, None, None)
         for number in range(start, start + count)
     ]
 
@@ -76,20 +126,23 @@ def numbers(cluster: EmbeddedCluster, partitions: Sequence[str], module: Any = m
 
 
 def test_a_repeated_attempt_stores_only_the_rows_that_are_missing(
-    cluster: EmbeddedCluster, partitions: tuple[str, ...]
+    cluster: EmbeddedCluster, topic: str, partitions: tuple[str, ...]
 ) -> None:
-    plan = plan_of(cluster, partitions)
+    plan = plan_of(cluster, topic)
     with pytest.raises(OSError, match="gone"):
         write_rows(plan, 4, failing(rows(1_234)))
     assert numbers(cluster, partitions) == list(range(1_234))
-    assert write_rows(plan, 4, iter(rows(3_000))) == Written(3_000 - 1_234, 1_234, None, None)
-    assert write_rows(plan, 4, iter(rows(3_000))) == Written(0, 3_000, None, None)
+    assert write_rows(plan, 4, iter(rows(3_000))) == Written(3_000 - 1_234, 1_234)
+    assert write_rows(plan, 4, iter(rows(3_000))) == Written(0, 3_000)
     for module in (magnetar, pulsar):
         assert numbers(cluster, partitions, module) == list(range(3_000))
 
 
-def test_a_row_is_a_message_with_key_properties_and_time(cluster: EmbeddedCluster, partitions: tuple[str, ...]) -> None:
-    write_rows(plan_of(cluster, partitions), 0, [*rows(40), OutgoingRow(None, "gone", {}, None)])
+def test_a_row_is_a_message_with_key_properties_and_time(
+    cluster: EmbeddedCluster, topic: str, partitions: tuple[str, ...]
+) -> None:
+    count = 2 * TURN_ROWS * PARTITIONS
+    write_rows(plan_of(cluster, topic), 0, [*rows(count), OutgoingRow(None, "gone", {}, None)])
     places: dict[str, set[str]] = {}
     for partition in partitions:
         for message in stored(cluster, partition, pulsar):
@@ -107,43 +160,112 @@ def test_a_row_is_a_message_with_key_properties_and_time(cluster: EmbeddedCluste
     assert len(places[""]) == len(partitions)
 
 
-def test_another_result_under_the_same_name_is_told(cluster: EmbeddedCluster, partitions: tuple[str, ...]) -> None:
-    plan = plan_of(cluster, partitions)
+def entries_of(messages: Iterable[Any]) -> dict[tuple[int, int, int], int]:
+    """The last row of each entry."""
+    found: dict[tuple[int, int, int], int] = {}
+    for message in messages:
+        number, place = int(message.data()), message.message_id()
+        entry = (place.partition(), place.ledger_id(), place.entry_id())
+        found[entry] = max(number, found.get(entry, 0))
+    return found
+
+
+def test_entries_of_an_attempt_end_where_those_of_the_first_one_did(cluster: EmbeddedCluster, topic: str) -> None:
+    """So an attempt that was given up, and comes back late, has no entry that is stored in part."""
+    ends: list[set[int]] = []
+    for name, parts in (("whole", [3_000]), ("parts", [700, 1_400, 3_000])):
+        own = f"{topic}-{name}"
+        cluster.run(cluster.coordinator_call("create_topic", topic=own, partitions=2))
+        for count in parts:
+            plan = dataclasses.replace(plan_of(cluster, own), messages_max=30, bytes_max=1_000)
+            if count < parts[-1]:
+                with pytest.raises(OSError, match="gone"):
+                    write_rows(plan, 0, failing(rows(count)))
+            else:
+                write_rows(plan, 0, rows(count))
+        messages = [one for index in range(2) for one in stored(cluster, f"{own}-partition-{index}")]
+        ends.append(set(entries_of(messages).values()))
+    assert ends[0] == ends[1] and len(ends[0]) > 100
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_an_attempt_waits_for_one_that_still_publishes(
+    cluster: EmbeddedCluster, topic: str, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic += f"-{fails}"
+    cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=0))
+    begun, refused, threads = threading.Event(), threading.Event(), threading.active_count()
+    monkeypatch.setattr(retry, "silently", lambda *_: refused.set())
+
+    def slowly() -> Iterator[OutgoingRow]:
+        yield from rows(800)
+        begun.set()
+        assert refused.wait(30)
+        if fails:
+            raise OSError("the executor is gone")
+        yield from rows(200, 800)
+
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(write_rows, plan_of(cluster, topic), 0, slowly())
+        assert begun.wait(30)
+        second = pool.submit(write_rows, plan_of(cluster, topic), 0, rows(1_000))
+        found = second.result(60)
+        if fails:
+            assert isinstance(first.exception(30), OSError)
+        else:
+            assert sum(one.rows for one in (first.result(30), found)) == 1_000
+    assert found.rows + found.known == 1_000 and found.foreign is None
+    assert numbers(cluster, [topic]) == list(range(1_000))
+    assert threading.active_count() == threads, "each attempt ends its loop"
+
+
+@pytest.mark.usefixtures("partitions")
+def test_another_result_under_the_same_name_is_told(cluster: EmbeddedCluster, topic: str) -> None:
+    plan = plan_of(cluster, topic)
     write_rows(plan, 0, rows(30))
     outcome = write_rows(plan, 0, rows(10))
-    assert (outcome.rows, outcome.known, outcome.foreign) == (0, 10, "job-0")
+    assert (outcome.rows, outcome.known) == (0, 10)
+    assert outcome.foreign is not None and "producer job-0 has stored other rows" in outcome.foreign
+    others = rows(30)[:-1] + rows(1, 31)
+    for changed in (others, rows(40, 1), list(reversed(rows(30)))):
+        outcome = write_rows(plan, 0, [*changed, *rows(10, 100)])
+        assert outcome.foreign is not None and "row 2" in outcome.foreign
+    assert write_rows(plan, 0, rows(31)) == Written(1, 30)
 
 
 @pytest.mark.parametrize("count", [1, 3, 101])
 @pytest.mark.parametrize("failed", [False, True])
-def test_a_topic_that_grew_since_the_last_attempt_gets_no_row_again(
+def test_an_attempt_goes_on_with_the_partitions_that_the_first_one_knew(
     cluster: EmbeddedCluster, topic: str, count: int, failed: bool
 ) -> None:
-    """Rows belong to other partitions now, so that no broker would know them again."""
+    """The topic has grown meanwhile, and rows would belong to other partitions, where no broker would know them."""
     cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=1))
-    before = plan_of(cluster, [f"{topic}-partition-0"])
+    plan = plan_of(cluster, topic)
     if failed:
         with pytest.raises(OSError, match="the executor is gone"):
-            write_rows(before, 0, failing(rows(count)))
-        write_rows(before, 0, rows(count))
+            write_rows(plan, 0, failing(rows(count)))
     else:
-        assert write_rows(before, 0, rows(count)) == Written(count, 0, None, None)
+        assert write_rows(plan, 0, rows(count)) == Written(count)
     for partitions in (2, 4):
         cluster.run(cluster.coordinator_call("grow_topic", topic=topic, partitions=partitions))
-        grown = plan_of(cluster, [f"{topic}-partition-{index}" for index in range(partitions)])
-        assert write_rows(grown, 0, rows(count)) == Written(0, 0, None, "job-0")
-        assert [len(stored(cluster, one)) for one in grown.partitions] == [count, *[0] * (partitions - 1)]
-        assert write_rows(plan_of(cluster, grown.partitions, f"{partitions}"), 1, []) == Written(0, 0, None, None)
+        assert write_rows(plan, 0, rows(count)) == Written(0, count)
+        names = [f"{topic}-partition-{index}" for index in range(partitions)]
+        assert [len(stored(cluster, one)) for one in names] == [count, *[0] * (partitions - 1)]
+        assert write_rows(plan_of(cluster, topic, f"{partitions}"), 1, []) == Written()
+    assert write_rows(plan, 0, rows(count + 50)) == Written(50, count)
+    assert [len(stored(cluster, one)) for one in names] == [count + 50, 0, 0, 0]
+    assert write_rows(plan_of(cluster, topic, "later"), 0, rows(50)) == Written(50)
+    assert sum(len(stored(cluster, one)) > 0 for one in names) > 1
 
 
 def test_tasks_of_one_result_and_unnamed_ones_do_not_disturb_each_other(
-    cluster: EmbeddedCluster, partitions: tuple[str, ...]
+    cluster: EmbeddedCluster, topic: str, partitions: tuple[str, ...]
 ) -> None:
-    plan, unnamed = plan_of(cluster, partitions), plan_of(cluster, partitions, None)
+    plan, unnamed = plan_of(cluster, topic), plan_of(cluster, topic, None)
     assert write_rows(plan, 0, rows(10)).rows == 10
     assert write_rows(plan, 1, rows(10, 10)).rows == 10
     for _ in range(2):
-        assert write_rows(unnamed, 0, rows(5, 20)) == Written(5, 0, None, None)
+        assert write_rows(unnamed, 0, rows(5, 20)) == Written(5)
     found = sorted(int(message.data()) for partition in partitions for message in stored(cluster, partition))
     assert found == sorted([*range(25), *range(20, 25)])
 
@@ -151,7 +273,7 @@ def test_tasks_of_one_result_and_unnamed_ones_do_not_disturb_each_other(
 def test_without_deduplication_the_task_says_so(cluster: EmbeddedCluster, topic: str) -> None:
     cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=0))
     cluster.run(cluster.coordinator_call("set_topic_policy", topic=topic, policy="deduplication_enabled", value=False))
-    assert write_rows(plan_of(cluster, [topic]), 0, rows(10)) == Written(10, 0, "job-0", None)
+    assert write_rows(plan_of(cluster, topic), 0, rows(10)) == Written(10, unjudged="job-0")
 
 
 @pytest.mark.promise("27.4")
@@ -169,11 +291,11 @@ def test_no_row_is_stored_behind_one_that_was_refused(
     known: list[int] = []
     for _ in range(2):
         with pytest.raises(refusal):
-            write_rows(plan_of(cluster, [topic]), 0, [*good, OutgoingRow(os.urandom(size), "k", {}, None), *behind])
+            write_rows(plan_of(cluster, topic), 0, [*good, OutgoingRow(os.urandom(size), "k", {}, None), *behind])
         known = numbers(cluster, [topic])
         assert known == list(range(len(known))) and len(known) <= 2_000
-    outcome = write_rows(plan_of(cluster, [topic]), 0, rows(4_001))
-    assert outcome == Written(4_001 - len(known), len(known), None, None)
+    outcome = write_rows(plan_of(cluster, topic), 0, rows(4_001))
+    assert outcome == Written(4_001 - len(known), len(known))
     assert numbers(cluster, [topic]) == list(range(4_001))
 
 
@@ -196,6 +318,6 @@ def test_each_row_is_stored_once_while_brokers_end(tmp_path: Path, topic: str) -
                     cluster.run(cluster.start_broker(broker))
                 yield row
 
-        assert write_rows(plan_of(cluster, names), 0, slowly()) == Written(6_000, 0, None, None)
+        assert write_rows(plan_of(cluster, topic), 0, slowly()) == Written(6_000)
         assert ended == 3
         assert numbers(cluster, names) == list(range(6_000))

@@ -97,8 +97,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bulk": BASE | {"actors.members", "bulk.typed", "client.crypto", "storage.ledger", "storage.metadata"},
     "spark": BASE | {"spark.reading", "spark.source", "spark.writing"},
     "spark.reading": BASE | {"bulk", "bulk.typed", "client.crypto", "spark.source"},
-    "spark.source": BASE | {"actors.members", "actors.schemas", "bulk", "bulk.typed", "storage.ledger"},
-    "spark.writing": BASE | CLIENT,
+    "spark.source": BASE
+    | {"actors.members", "actors.schemas", "bulk", "bulk.typed", "client.core", "client.schemas", "spark.writing"}
+    | {"storage.ledger"},
+    "spark.writing": BASE | CLIENT | {"bulk"},
     "cluster.terminal": BASE | CLIENT,
     "cluster.load": BASE | CLIENT | {"cluster.terminal"},
     "cluster.admin": BASE | {"actors.policies", "cluster.terminal"},

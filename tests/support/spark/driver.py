@@ -2,12 +2,15 @@
 
 A question has the `options` of a read, perhaps a `schema`, and the `sql` about the table `t`. With a `directory` it is
 a streaming query that reads what there is, and ends. Its checkpoint and its rows are kept there, and `t` has all of
-them. The answer has the rows, or the error. Bytes are written in hexadecimal.
+them. With `write`, options of a write, the rows of `sql` are written, and those of a stream if there is a `directory`.
+Without `options` the rows are those of `sql` alone. The answer has the rows, or the error. Bytes are written in
+hexadecimal.
 """
 
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -54,6 +57,34 @@ def stream(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
     return {"rows": rows, "batches": [number for number in progress if number]}
 
 
+def write(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
+    """Write the rows of a query through the data source."""
+    if "options" in question:
+        spark.read.format("magnetar").options(**question["options"]).load().createOrReplaceTempView("t")
+    frame = spark.sql(question["sql"])
+    if "tasks" in question:
+        frame = frame.repartition(question["tasks"])
+    frame.write.format("magnetar").options(**question["write"]).mode(question.get("mode", "append")).save()
+    return {"rows": []}
+
+
+def copy(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
+    """Run a query once to the end of its topics that writes what `sql` says of their rows, through the data source."""
+    spark.readStream.format("magnetar").options(**question["options"]).load().createOrReplaceTempView("t")
+    writing = spark.sql(question["sql"]).writeStream.format("magnetar").options(**question["write"])
+    writing = writing.option("checkpointLocation", question["directory"]).outputMode(question.get("mode", "append"))
+    query = writing.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return {"rows": [], "batches": [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]}
+
+
+def chosen(question: dict[str, Any]) -> Callable[[SparkSession, dict[str, Any]], dict[str, Any]]:
+    """What answers a question."""
+    if "write" in question:
+        return copy if "directory" in question else write
+    return stream if "directory" in question else answer
+
+
 def main() -> None:
     """Answer until the input ends."""
     answers = os.fdopen(os.dup(1), "w")
@@ -72,7 +103,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             question = json.loads(line)
-            found = stream(spark, question) if "directory" in question else answer(spark, question)
+            found = chosen(question)(spark, question)
         except Exception as error:  # it is the test's to judge
             found = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(found), file=answers, flush=True)

@@ -25,6 +25,8 @@ class Spark4:
     """Use as `with`. The program starts at once and answers when its session is up."""
 
     def __init__(self, log: Path) -> None:
+        self.log = log
+        """What Spark prints."""
         self._log = log.open("w")
         environment = {**os.environ, "PYSPARK_PYTHON": str(PYTHON), "PYTHONPATH": str(ROOT / "tests")}
         self._process = subprocess.Popen(
@@ -50,12 +52,19 @@ class Spark4:
             self._log.close()
 
     def ask(self, options: dict[str, str], sql: str, **further: Any) -> dict[str, Any]:
-        """The answer to a question. Raises SparkFailed with Spark's error."""
+        """The answer to a question about a read. Raises SparkFailed with Spark's error."""
+        return self._ask({"options": options, "sql": sql, **further})
+
+    def write(self, write: dict[str, str], sql: str, **further: Any) -> dict[str, Any]:
+        """Write the rows of a query, with these options. Raises SparkFailed with Spark's error."""
+        return self._ask({"write": write, "sql": sql, **further})
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None and self._process.stdout is not None
-        print(json.dumps({"options": options, "sql": sql, **further}), file=self._process.stdin, flush=True)
+        print(json.dumps(question), file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
-            raise SparkFailed(f"the program ended: see {self._log.name}")
+            raise SparkFailed(f"the program ended: see {self.log}")
         found: dict[str, Any] = json.loads(line)
         if "error" in found:
             raise SparkFailed(found["error"])

@@ -16,6 +16,7 @@ from magnetar.bulk.read_plan import (
     ledger_ranges,
     parse_bounds,
     split,
+    split_by_entries,
 )
 from magnetar.protocol.errors import InvalidConfiguration, ProtocolError
 from magnetar.protocol.message_id import WireMessageId
@@ -154,6 +155,17 @@ def test_small_ledgers_share_a_split_but_partitions_do_not() -> None:
     chain = [ledger(number, 1, 100) for number in range(20)]
     plans = [plan(chain, (19, 0), partition=number) for number in range(3)]
     assert [(piece.partition, piece.entries) for piece in split(plans, 2)] == [(0, 20), (1, 20), (2, 20)]
+
+
+@pytest.mark.parametrize("entries", [1, 4, 7, 100])
+def test_splits_by_entries_stay_the_same_when_the_open_ledger_is_closed(entries: int) -> None:
+    before = [ledger(5, 10, 1_000), ledger(6, 3, 10), ledger(7, 0, closed=False)]
+    after = [*before[:2], ledger(7, 12, 90_000)]
+    splits = [split_by_entries(plan(ledgers, (7, 11), first=(5, 0)), entries) for ledgers in (before, after)]
+    found = [[extents(list(part.ranges)) for part in some] for some in splits]
+    assert found[0] == found[1]
+    assert sum(part.entries for part in splits[0]) == 25
+    assert all(part.entries <= entries for part in splits[0])
 
 
 def test_bounds() -> None:

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.client.core.memory_limit import MemoryLimit
 from magnetar.client.core.threading_bridge import LoopSignal, NoLock
-from magnetar.client.producing.outbox import Batch, KeyedOutbox, Outbox, ignore
+from magnetar.client.producing.outbox import Batch, KeyedOutbox, MeteredOutbox, Outbox, ignore
 from magnetar.client.producing.outgoing import Outgoing
 from magnetar.protocol.batches import decode_batch
 from magnetar.protocol.errors import AlreadyClosed
@@ -232,3 +233,39 @@ def test_without_batching_every_message_is_alone(kind: type[Outbox]) -> None:
     assert [batch.payloads for batch in batches] == [[b"a"], [b"b"], [b"c"], [b"d"]]
     assert [batch.first_sequence_id for batch in batches] == [0, 50, 1, 2]
     assert not any(batch.batched for batch in batches)
+
+
+def entry(count: int, first: int) -> Batch:
+    data = b"".join(Outgoing(b"%d" % number).encode() for number in range(count))
+    last = first + count - 1
+    return Batch([data], [ignore] * count, first, last, batched=True, encoded=True, attributes=None, size_bytes=count)
+
+
+def test_a_batch_that_is_encoded_already_goes_behind_what_was_there_and_counts() -> None:
+    handover = Handover()
+    outbox = make(handover, pending_max=10)
+    outbox.add(b"before", ignore)
+    assert outbox.add_entry(entry(4, 100))
+    outbox.add(b"behind", ignore)
+    batches = drain(outbox)
+    assert [contents(batch) for batch in batches] == [[b"before"], [b"0", b"1", b"2", b"3"], [b"behind"]]
+    assert [(one.first_sequence_id, one.last_sequence_id) for one in batches] == [(0, 0), (100, 103), (104, 104)]
+    assert outbox.pending == 6 and handover.told == 1
+    assert not outbox.add_entry(entry(5, 200)), "there is space for four"
+    assert outbox.add_entry(entry(4, 200))
+    outbox.release(10)
+    outbox.refuse(AlreadyClosed("closed"))
+    assert not outbox.add_entry(entry(1, 300))
+
+
+def test_a_batch_that_is_encoded_already_counts_for_the_memory_limit() -> None:
+    handover = Handover()
+    memory = MemoryLimit(handover, 200)
+    outbox = MeteredOutbox(
+        memory, handover, lambda: None, pending_max=1000, batching=True, messages_max=10, bytes_max=1000
+    )
+    assert outbox.add_entry(entry(20, 0))
+    assert not outbox.add_entry(entry(1, 20)), "the limit is reached"
+    (batch,) = drain(outbox)
+    outbox.release(20, batch.memory_bytes)
+    assert outbox.has_room() and outbox.add_entry(entry(1, 20))

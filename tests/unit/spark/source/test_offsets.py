@@ -9,13 +9,40 @@ from magnetar.spark.source.offsets import EARLIEST, Reached, place_in
 
 @pytest.mark.parametrize(
     "place",
-    [Reached(7, 3), Reached(7, 3, 0), Reached(7, -1), Reached(9, 3, -1, (7, -1)), Reached(9, 3, 1, (7, 2)), EARLIEST],
+    [
+        *(
+            Reached(7, 3),
+            Reached(7, 3, 0),
+            Reached(7, -1),
+            Reached(9, 3, -1, (7, -1)),
+            Reached(9, 3, 1, (7, 2)),
+            EARLIEST,
+        ),
+        *(Reached(7, 3, split_entries=40), Reached(9, 3, 1, (7, 2), 40)),
+    ],
 )
 def test_a_place_survives_the_checkpoint(place: Reached) -> None:
     assert Reached.parse(str(place)) == place
 
 
-@pytest.mark.parametrize("text", ["", "7", "7:3:1:0", "7:x", "earliest", "7:3@", "7:3@7", "7:3@7:1:0", "@7:3"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "7",
+        "7:3:1:0",
+        "7:x",
+        "earliest",
+        "7:3@",
+        "7:3@7",
+        "7:3@7:1:0",
+        "@7:3",
+        "7:3/x",
+        "7:3/1/2",
+        "7:3/",
+        "7:3@7:1/4",
+    ],
+)
 def test_a_damaged_checkpoint_is_refused(text: str) -> None:
     with pytest.raises(InvalidConfiguration, match="the checkpoint is damaged"):
         Reached.parse(text)
