@@ -39,6 +39,7 @@ import plot
 import publish
 import repair
 import spark_read
+import spark_typed
 import spark_write
 import steady
 import subscription_types
@@ -70,6 +71,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "compaction": lambda: compaction.run(cluster, report),
         "lagging": lambda: lagging.run(cluster, report),
         "spark": lambda: spark_read.run(cluster, directory, report),
+        "spark-typed": lambda: spark_typed.run(cluster, report),
         "spark-write": lambda: spark_write.run(cluster, report),
         "delayed": lambda: delayed.run(cluster, report),
         "non-persistent": lambda: non_persistent.run(cluster, report),
@@ -87,8 +89,8 @@ def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
-        "idle publish cpu steady client consume types compaction lagging spark spark-write delayed non-persistent "
-        "topics failover keeping forwarding held lifecycle repair"
+        "idle publish cpu steady client consume types compaction lagging spark spark-typed spark-write delayed "
+        "non-persistent topics failover keeping forwarding held lifecycle repair"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")

@@ -18,12 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from kafka_broker import kafka
 from measurement import measurement, payload
 from rows import Report, median_of_pairs, ratio
 
 import magnetar
+from magnetar.bulk.arrow_decoding import encode_block
 from magnetar.bulk.typed.columns import SCHEMA
 from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.runtime.ray_calls import ask, kill_actor, put, start_actor
@@ -130,15 +130,7 @@ class BlockMaker:
     """Puts a topic's rows into Ray's object store. RayDP finds blocks by the process that put them."""
 
     def blocks(self, topic: str, admin_url: str) -> list[Any]:
-        return [put(encoded(batch)) for batch in magnetar.arrow_batches(topic, admin_url=admin_url)]
-
-
-def encoded(batch: pa.RecordBatch) -> bytes:
-    """A batch as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+        return [put(encode_block(batch)) for batch in magnetar.arrow_batches(topic, admin_url=admin_url)]
 
 
 @contextlib.contextmanager
