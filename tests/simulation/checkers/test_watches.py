@@ -42,15 +42,27 @@ def broken(history: History) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("epoch", "named", "violations"),
-    [(3, 7, []), (3, 8, ["I1"]), (3, None, ["I1"]), (4, 8, [])],
+    ("epoch", "named", "kept", "violations"),
+    [
+        (3, 7, None, []),
+        (3, 8, None, ["I1"]),
+        (3, 8, b"now", ["I1"]),
+        (3, None, None, ["I1"]),
+        (3, None, b"before", ["I1"]),
+        (3, None, b"now", []),
+        (4, 8, None, []),
+    ],
 )
-def test_a_cursor_writes_to_the_ledger_of_its_record(epoch: int, named: int | None, violations: list[str]) -> None:
+def test_a_cursor_writes_to_the_ledger_of_its_record_or_what_that_has(
+    epoch: int, named: int | None, kept: bytes | None, violations: list[str]
+) -> None:
+    """Seed 336482522: the answer was lost to an owner that had put its last state into the record."""
     history, records = History(), MemoryRecords()
-    records.store("c", Versioned(CursorRecord(epoch, named, None).pack(), 0))
+    records.store("c", Versioned(CursorRecord(epoch, named, kept).pack(), 0))
     home, writer = SimpleNamespace(epoch=3), SimpleNamespace(ledger_id=7)
     storage: Any = SimpleNamespace(_key="c", _home=home, ledger_writer=writer, name="s")
-    CursorWatch(history, records).stored(storage)
+    state: Any = SimpleNamespace(pack=lambda: b"now")
+    CursorWatch(history, records).stored(storage, state)
     assert broken(history) == violations
 
 
