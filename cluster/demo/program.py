@@ -5,8 +5,10 @@
 2. publishes all flights from parallel Ray tasks, keyed by tail number, and half-way kills with SIGKILL a broker that
    owns partitions with sends in flight;
 3. consumes them in a Shared subscription from Ray tasks;
-4. loads the topic into Spark and computes the mean departure delay of each carrier. Another process computes the same
-   from the original file with pandas, and the two are compared.
+4. reads the topic into Spark and computes the mean departure delay of each carrier. Another process computes the same
+   from the original file with pandas, and the two are compared;
+5. reads the topic once more as a stream, in micro-batches, and publishes the delays as Avro records, which come back as
+   typed columns.
 
 Ray, Spark and Java write their logs into a file of the output directory (`--output DIR`, by default `magnetar-demo`),
 beside the picture of what was measured.
@@ -44,6 +46,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from ...client.core.configuration import InitialPosition
 from ...protocol.errors import ClusterError, SparkUnavailable
 from ...protocol.names import actor_name, broker_id
 from ...runtime.ray_calls import ask, find_actor, kill_actor, remote, start_actor, wait_for
@@ -57,12 +60,15 @@ from .picture import Drawn, Published
 from .quiet import quiet
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 TOPIC = "flights"
 PARTITIONS = 4
 PUBLISHERS = 2
 CONSUMERS = 2
+MICRO_BATCHES = 4
+STREAM_SUBSCRIPTION = "spark-stream"
+STREAM_TIMEOUT_S = 120.0
 POLL_S = 0.1
 PANDAS = [sys.executable, "-P", "-m", "magnetar.cluster.demo.flights"]
 FEWEST_FLIGHTS = 10_000
@@ -183,7 +189,7 @@ def _run(scene: Scene, outcome: DemoOutcome) -> None:
         _publish(scene, shown, outcome)
         _consume(scene.topic, expected, shown, outcome)
     if outcome.with_spark:
-        _spark(scene.topic, expected, outcome)
+        _spark(scene, expected, outcome)
 
 
 # -- publishing and the kill ---------------------------------------------------------------------------------------
@@ -282,7 +288,7 @@ def _compare(
 # -- Spark ---------------------------------------------------------------------------------------------------------
 
 
-def _spark(topic: str, expected: "Counter[FlightIdentity]", outcome: DemoOutcome) -> None:
+def _spark(scene: Scene, expected: "Counter[FlightIdentity]", outcome: DemoOutcome) -> None:
     from ...spark import read_topic, session
 
     pandas = subprocess.Popen([*PANDAS, str(outcome.flights)], stdout=subprocess.PIPE, text=True, cwd="/")
@@ -295,7 +301,7 @@ def _spark(topic: str, expected: "Counter[FlightIdentity]", outcome: DemoOutcome
         return
     with outcome.console.status("reading the topic into Spark …"):
         begin = time.perf_counter()
-        frame = read_topic(spark, topic).persist()
+        frame = read_topic(spark, scene.topic).persist()
         rows = frame.count()
         seconds = time.perf_counter() - begin
     outcome.step("read into Spark", f"{rows:,} rows", _rate(rows, seconds))
@@ -304,6 +310,8 @@ def _spark(topic: str, expected: "Counter[FlightIdentity]", outcome: DemoOutcome
         ours, identities = _spark_delays(frame)
         outcome.step("mean delay by carrier, Spark", f"{len(ours)} carriers", f"{_since(begin):.1f} s")
     repeats = _compare(expected, identities, "Spark", outcome)
+    _stream(scene, rows, outcome)
+    _written_back(spark, scene, ours, outcome)
     number = outcome.flights
     outcome.check(rows == number + repeats, f"Spark has {rows} rows: {number} flights and {repeats} repeats")
     answer, _ = pandas.communicate(timeout=120)
@@ -314,6 +322,45 @@ def _spark(topic: str, expected: "Counter[FlightIdentity]", outcome: DemoOutcome
         outcome.delays.append((carrier, ours[carrier], theirs[carrier]))
         same = math.isclose(ours[carrier], theirs[carrier], rel_tol=1e-9)
         outcome.check(same, f"{carrier}: {ours[carrier]} in Spark, {theirs[carrier]} in pandas")
+
+
+def _stream(scene: Scene, rows: int, outcome: DemoOutcome) -> None:
+    """Read the topic as a stream, to its end: each row comes in one micro-batch."""
+    from ...spark import stream
+
+    counts: list[int] = []
+    begin = time.perf_counter()
+    with outcome.console.status("streaming the topic through Spark …"):
+        query = stream(
+            scene.topic,
+            STREAM_SUBSCRIPTION,
+            lambda frame, _: counts.append(frame.count()),
+            start="earliest",
+            trigger="availableNow",
+            columns=["__publishTime"],
+            max_messages_per_trigger=rows // MICRO_BATCHES + 1,
+        )
+        outcome.check(query.await_termination(STREAM_TIMEOUT_S), "the stream did not come to the end of the topic")
+    rate = _rate(sum(counts), time.perf_counter() - begin)
+    outcome.step("streamed through Spark", f"{sum(counts):,} rows in {len(counts)} micro-batches", rate)
+    outcome.check(sum(counts) == rows, f"the stream had {sum(counts)} rows, and the topic {rows}")
+
+
+def _written_back(spark: "SparkSession", scene: Scene, delays: "dict[str, float]", outcome: DemoOutcome) -> None:
+    """Publish the delays as Avro records, and read them as typed columns."""
+    from ...spark import read_topic, write_topic
+
+    topic = f"{scene.topic}-delays"
+    with outcome.console.status("writing the delays back …"):
+        with scene.cluster.client() as client:  # a subscription keeps them
+            client.subscribe(topic, STREAM_SUBSCRIPTION, initial_position=InitialPosition.Earliest).close()
+        write_topic(spark.createDataFrame(sorted(delays.items()), "carrier string, delay double"), topic, schema="avro")
+        table = read_topic(spark, topic, schema="auto", columns=["carrier", "delay"])
+        found = {row["carrier"]: row["delay"] for row in table.collect()}
+    outcome.step("written back and read as typed columns", f"{len(found)} carriers", table.schema.simpleString())
+    outcome.check(found == delays, f"the topic {topic} has other delays: {found}")
+    if scene.joined:
+        _admin(scene.cluster, f"persistent/public/default/{topic}?force=true", method="DELETE")
 
 
 def _spark_delays(frame: "DataFrame") -> "tuple[dict[str, float], Counter[FlightIdentity]]":

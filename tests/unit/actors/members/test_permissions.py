@@ -17,7 +17,7 @@ from magnetar.storage.metadata import keys as metadata_keys
 SERVICES = {"coordinator": CoordinatorService, "broker": BrokerRpc, "bookie": BookieService}
 FOR_READERS = {
     "coordinator": {"hello", "bookies", "brokers", "assign", "partitions"},
-    "broker": {"last_message_id", "plan_read", "prolong_pin", "unpin"},
+    "broker": {"last_message_id", "plan_read", "prolong_pin", "schemas", "unpin"},
     "bookie": set[str](),
 }
 
