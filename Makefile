@@ -45,7 +45,7 @@ fuzz: ## send nearly valid bytes to every decoder, connection and file format: M
 parity: ## record what a real Pulsar says to the scenarios (needs Java 17 and Maven): SCENARIO=name records one
 	@$(ENVIRONMENT) python -P tests/parity/record.py $(SCENARIO)
 
-bench: ## run the benchmark rows, with a plot and bench/results/latest.json; up to 12 minutes
+bench: ## run the benchmark rows, with a plot and bench/results/latest.json; up to 14 minutes
 	@$(ENVIRONMENT) python bench/run.py
 
 bench-nodes: ## measure what a lost Ray node costs, on four nodes with addresses of their own (as root): ONLY=cut RUNS=10

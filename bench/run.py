@@ -6,8 +6,8 @@ The cluster has 2 brokers and 3 bookies, synced 3/3/2. It lies below `--director
 in bench/results, which is on the disk of the checkout and not in memory. Idle goes first, because no client may have
 used the cluster yet; the kills go late. Behind them go 11,000 topics that stay, and starting and stopping other
 clusters. A benchmark that fails is reported and does not keep the others from running. `delayed`, `held` and `repair`,
-which take minutes, and `forwarding` run only with `--only`. The logs of Ray, Spark and Java go to
-bench/results/libraries.log.
+which take minutes, `forwarding`, `spark-typed` and `spark-write` run only with `--only`. The rows about Spark fetch
+jars from Maven Central once. The logs of Ray, Spark and Java go to bench/results/libraries.log.
 """
 
 import argparse
@@ -54,7 +54,7 @@ from magnetar.cluster.preparing import StartOptions
 from magnetar.cluster.ray_cluster import RayCluster, start_on_ray
 
 LOG = RESULTS / "libraries.log"
-ON_REQUEST = {"delayed", "forwarding", "held", "repair"}
+ON_REQUEST = {"delayed", "forwarding", "held", "repair", "spark-typed", "spark-write"}
 """Only with `--only`."""
 
 

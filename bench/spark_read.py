@@ -16,17 +16,17 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from block_maker import BlockMaker
 from kafka_broker import kafka
 from measurement import measurement, payload
 from rows import Report, median_of_pairs, ratio
 
 import magnetar
-from magnetar.bulk.arrow_decoding import encode_block
 from magnetar.bulk.typed.columns import SCHEMA
 from magnetar.cluster.ray_cluster import RayCluster
-from magnetar.runtime.ray_calls import ask, kill_actor, put, start_actor
+from magnetar.runtime.ray_calls import ask, kill_actor, start_actor
 from magnetar.spark import read_topic, release, session, stop
 from support.spark.jars import jars
 
@@ -124,13 +124,6 @@ def publish(cluster: RayCluster, topic: str, partitions: int, count: int) -> flo
         elapsed = time.perf_counter() - begin
         producer.close()
     return count / elapsed
-
-
-class BlockMaker:
-    """Puts a topic's rows into Ray's object store. RayDP finds blocks by the process that put them."""
-
-    def blocks(self, topic: str, admin_url: str) -> list[Any]:
-        return [put(encode_block(batch)) for batch in magnetar.arrow_batches(topic, admin_url=admin_url)]
 
 
 @contextlib.contextmanager
