@@ -48,16 +48,18 @@ class _PlannedRead:
             locate=locate_over_http(admin_url),
         )
 
-    async def plan(self, start: PointsInTopic, end: PointsInTopic, compacted: bool) -> list[PartitionPlan]:
+    async def plan(
+        self,
+        start: PointsInTopic,
+        end: PointsInTopic,
+        compacted: bool,
+        columns: Sequence[str] | None,
+        choice: SchemaChoice,
+    ) -> tuple[list[PartitionPlan], RowShape]:
+        """What is read, and the columns of its rows. Leaves no pins behind when it fails."""
         try:
-            return await self._planner.plan(start, end, compacted=compacted)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def shape(self, columns: Sequence[str] | None, choice: SchemaChoice) -> RowShape:
-        try:
-            return await self._planner.shape(columns, choice)
+            plans = await self._planner.plan(start, end, compacted=compacted)
+            return plans, await self._planner.shape(columns, choice)
         except BaseException:
             await self.close()
             raise
@@ -149,14 +151,13 @@ def read_topic(
     keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
     thread = _thread()
 
-    async def planned() -> tuple[ClusterAccess, str, _PlannedRead, list[PartitionPlan]]:
+    async def planned() -> tuple[ClusterAccess, str, _PlannedRead, list[PartitionPlan], RowShape]:
         url = await admin_through_ray() if admin_url is None else admin_url
         access = await (cluster_access() if admin_url is None else access_over_http(url))
         made = _PlannedRead(topic, access, url, plan_timeout_s, pin_ttl_s)
-        return access, url, made, await made.plan(start, end, is_read_compacted)
+        return access, url, made, *await made.plan(start, end, is_read_compacted, columns, choice)
 
-    access, url, made, plans = thread.run(planned())
-    shape = thread.run(made.shape(columns, choice))
+    access, url, made, plans, shape = thread.run(planned())
     least = spark.sparkContext.defaultParallelism if min_partitions is None else min_partitions
     tasks = [
         TaskRead(url, access, part, shape, made.pins, pin_ttl_s, keys)

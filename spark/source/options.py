@@ -31,7 +31,7 @@ hexadecimal.
 # pyright: reportUnknownVariableType=false
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from ...bulk.decryption import action_named
@@ -85,12 +85,8 @@ class ReadOptions(NamedTuple):
 
 def read_options(given: Mapping[str, str], *, streaming: bool = False) -> ReadOptions:
     """Read options, whose names may be in any case. Raises InvalidConfiguration for a value that cannot be meant."""
-    found = {name.lower(): value.strip() for name, value in given.items()}
-    unknown = sorted(name for name in found if name not in KNOWN and not name.startswith(PREFIX))
-    if unknown:
-        raise InvalidConfiguration(
-            f"there is no option {unknown[0]!r}: see docs/guides/spark.md for those that there are"
-        )
+    found = in_lower_case(given)
+    refuse_unknown(found, KNOWN, "there is no option")
     admin_url = found.get(ADMIN_URL, "")
     if not admin_url:
         raise InvalidConfiguration("the option admin.url is missing: http://host:port of the cluster's admin HTTP")
@@ -174,6 +170,18 @@ def _offset(side: str, topic: str, value: object) -> PointInTopic:
     except ValueError as error:
         raise InvalidConfiguration(f"{side}Offsets of {topic}: {error}") from error
     raise InvalidConfiguration(f"{side}Offsets of {topic} must be a message id in hexadecimal or as a list of bytes")
+
+
+def in_lower_case(given: Mapping[str, str]) -> dict[str, str]:
+    """Options by their names in lower case: users may write them in any."""
+    return {name.lower(): value.strip() for name, value in given.items()}
+
+
+def refuse_unknown(found: Mapping[str, str], known: Collection[str], what: str) -> None:
+    """Raise InvalidConfiguration, which begins with `what`, for an option that is neither known nor a client's."""
+    unknown = sorted(name for name in found if name not in known and not name.startswith(PREFIX))
+    if unknown:
+        raise InvalidConfiguration(f"{what} {unknown[0]!r}: see docs/guides/spark.md for those that there are")
 
 
 def flag(found: Mapping[str, str], name: str, otherwise: bool) -> bool:

@@ -34,7 +34,7 @@ from ...protocol.errors import InvalidConfiguration, NotAllowedError
 from ...protocol.topics import TopicName
 from ..writing.publisher import BYTES_MAX, MESSAGES_MAX, SEND_TIMEOUT_MS, WritePlan
 from ..writing.typed_values import KINDS, RECORD_NAME, record_of, schema_info
-from .options import PREFIX, SERVICE_URL, TOPIC, flag, number
+from .options import SERVICE_URL, TOPIC, flag, in_lower_case, number, refuse_unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,12 +62,8 @@ def write_options(given: Mapping[str, str], query: str | None = None) -> WritePl
         NotAllowedError: If `topic` is not persistent.
         OperationNotSupported: If `service.url` asks for TLS.
     """
-    found = {name.lower(): value.strip() for name, value in given.items()}
-    unknown = sorted(name for name in found if name not in KNOWN and not name.startswith(PREFIX))
-    if unknown:
-        raise InvalidConfiguration(
-            f"a write has no option {unknown[0]!r}: see docs/guides/spark.md for those that there are"
-        )
+    found = in_lower_case(given)
+    refuse_unknown(found, KNOWN, "a write has no option")
     url = found.get(SERVICE_URL, "")
     if not url:
         raise InvalidConfiguration("the option service.url is missing: pulsar://host:port of brokers")
@@ -87,7 +83,7 @@ def write_options(given: Mapping[str, str], query: str | None = None) -> WritePl
 
 def typed_as(given: Mapping[str, str], rows: "pa.Schema") -> SchemaInfo | None:
     """The schema of the records that rows are; None if they are payloads. Raises InvalidConfiguration."""
-    found = {name.lower(): value.strip() for name, value in given.items()}
+    found = in_lower_case(given)
     kind = found.get("schema", BYTES).lower()
     if kind == BYTES:
         return None

@@ -62,10 +62,10 @@ def encode_rows(batch: "pa.RecordBatch") -> EncodedRows:
     values = _binary(columns[VALUE])
     sizes = sizes_of(values)
     extras = [
-        *_keys(columns.get(KEY)),
+        *_texts(_KEY, columns.get(KEY)),
         *_properties(columns.get(PROPERTIES)),
         *_event_times(columns.get(EVENT_TIME)),
-        *_ordering_keys(columns.get(ORDERING_KEY)),
+        *_texts(_ORDERING_KEY, columns.get(ORDERING_KEY)),
         *_null_values(values),
     ]
     if not extras and batch.num_rows and int(sizes.min()) == int(sizes.max()):
@@ -92,18 +92,12 @@ def _plain_of_one_size(values: "pa.Array", size: int) -> "pa.Array":
 # -- fields ------------------------------------------------------------------------------------------------------------
 
 
-def _keys(keys: "pa.Array | None") -> "list[pa.Array]":
-    if keys is None or keys.null_count == len(keys):
+def _texts(tag: bytes, column: "pa.Array | None") -> "list[pa.Array]":
+    """A field of text or bytes. A row that has none has no field."""
+    if column is None or column.null_count == len(column):
         return []
-    texts = _binary(keys)
-    return [joined(_KEY, varints(sizes_of(texts)), texts, nulls=True)]
-
-
-def _ordering_keys(keys: "pa.Array | None") -> "list[pa.Array]":
-    if keys is None or keys.null_count == len(keys):
-        return []
-    texts = _binary(keys)
-    return [joined(_ORDERING_KEY, varints(sizes_of(texts)), texts, nulls=True)]
+    texts = _binary(column)
+    return [joined(tag, varints(sizes_of(texts)), texts, nulls=True)]
 
 
 def _properties(maps: "pa.Array | None") -> "list[pa.Array]":
