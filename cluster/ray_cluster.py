@@ -21,8 +21,10 @@ from ..actors.processes.ray_launcher import coordinator_options, launch_ahead
 from ..actors.processes.restarts import BACK_TIMEOUT_S, SAFE_TIMEOUT_S, SETTLE_TIMEOUT_S, STEP_TIMEOUT_S, restart_view
 from ..actors.processes.survey import ray_machines
 from ..protocol.cluster_status import ClusterStatus, DesiredView, RestartView
-from ..protocol.errors import ClusterError, MagnetarError, RestartStopped
+from ..protocol.errors import ClusterError, DirectoryLocked, MagnetarError, RestartStopped
 from ..protocol.names import COORDINATOR_ACTOR, COORDINATOR_ID, actor_name
+from ..runtime import retry
+from ..runtime.backoff import LimitedBackoff
 from ..runtime.data_directory import recorded_ray
 from ..runtime.environment import Environment
 from ..runtime.ray_calls import ask, find_actor, gcs_address, kill_actor, named_actors, start_actor
@@ -45,6 +47,10 @@ ANSWER_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 90.0
 STOP_BOUND_S = 240.0
 """After so long a stop ends by force. It is more than the waits of a stop in good order take together."""
+LOCK_WAIT_S = 10.0
+"""A start waits so long for the lock of the metadata. Ray says that an actor has ended before its process has."""
+LOCK_POLL_INITIAL_S = 0.05
+LOCK_POLL_MAX_S = 0.5
 COORDINATOR_POLL_S = 0.1
 COORDINATOR_WAIT_S = 60.0
 """A stop waits so long for a coordinator that is being restarted. Then it kills the cluster's actors."""
@@ -327,7 +333,12 @@ def _start(directory: ClusterDirectory, options: StartOptions, session: RaySessi
 async def _prepare(directory: ClusterDirectory, options: StartOptions, machines: list[Machine]) -> Prepared:
     env = Environment.real(threads_max=1)
     try:
-        return await prepare(env, directory, options, machines)
+        return await retry.limited(
+            LimitedBackoff(env.random, LOCK_POLL_INITIAL_S, LOCK_POLL_MAX_S, LOCK_WAIT_S),
+            lambda: prepare(env, directory, options, machines),
+            retriable=lambda error: isinstance(error, DirectoryLocked),
+            on_retry=lambda error, delay_s: logger.info("the metadata is still in use: %s", error),
+        )
     finally:
         env.close()
 

@@ -248,7 +248,7 @@ class CoordinatorActor:
             try:
                 service = assembly.build_coordinator(self._env, self._plan, node, metadata)
                 await service.start()
-            except Exception:
+            except BaseException:  # a stop of the cluster cancels the start: the lock has to be free after it
                 await metadata.close()
                 raise
             return service, metadata

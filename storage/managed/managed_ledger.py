@@ -435,9 +435,7 @@ class ManagedLedger:
             outcomes += await asyncio.gather(steps.pop(0), return_exceptions=True)
             outcomes += await asyncio.gather(self.trimmer.trim_last(), return_exceptions=True)
         outcomes += await asyncio.gather(*steps, return_exceptions=True)
-        # A ledger that failed before is still open: the next owner has to recover it, though nobody asks.
-        finished = all(info.closed for info in self.chain.infos)
-        if at_rest and finished and not any(isinstance(one, BaseException) for one in outcomes):
+        if at_rest and not any(isinstance(one, BaseException) for one in outcomes):
             outcomes += await asyncio.gather(self._owned.leave(self.chain, at_rest), return_exceptions=True)
         writer = self._writer  # no cycle is left: what is closed is freed without the garbage collector
         writer.on_confirmed = writer.on_terminal = writer.on_rolled = writer.on_bookies_changed = None

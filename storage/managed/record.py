@@ -281,11 +281,17 @@ class OwnedRecord:
         return False
 
     async def leave(self, chain: LedgerChain, rests: bytes) -> None:
-        """The last change of an owner that has finished everything: see `rests`. Raises like `change`."""
-        await self.change(
-            lambda record: replace(record, ledgers=chain.as_known(record.ledgers), rests=rests),
-            settle_limit_s=LEAVE_LIMIT_S,
-        )
+        """The last change of an owner that has finished everything: see `rests`. Raises like `change`.
+
+        Nothing is written where a ledger is open: the next owner has to recover it, though nobody asks. It failed
+        before, or it was stored by a doubtful write, and is not in `chain`.
+        """
+        await self.settle(LEAVE_LIMIT_S)
+        ledgers = chain.as_known(self.record.ledgers)
+        if all(info.closed for info in ledgers):
+            await self.change(
+                lambda record: replace(record, ledgers=ledgers, rests=rests), settle_limit_s=LEAVE_LIMIT_S
+            )
 
     async def names(self, ledger_id: int) -> bool:
         """Whether the record as it is stored now, by any owner, names a ledger. Raises MetadataUnavailable."""

@@ -7,6 +7,7 @@ import pytest
 
 from magnetar.cluster import ray_cluster
 from magnetar.protocol.names import COORDINATOR_ID, actor_name
+from magnetar.runtime.files import RealFiles
 from magnetar.runtime.ray_calls import named_actors
 from support.servers import ray_nodes
 
@@ -24,6 +25,24 @@ def test_a_coordinator_that_is_being_restarted_is_waited_for(start_smallest: Any
     assert not cluster_actors() and not (tmp_path / "data" / "run.json").exists()
     with start_smallest(tmp_path / "data") as again, again.client() as client:
         client.create_producer("after").send(b"it starts again")
+
+
+def test_a_start_waits_for_the_lock_of_a_process_that_is_about_to_end(
+    start_smallest: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_smallest(tmp_path / "data").stop()
+    lock = RealFiles().lock(str(tmp_path / "data" / "coordinator" / "metadata.lock"))
+    told: list[str] = []
+
+    def release_on_first(text: str, *values: object) -> None:
+        if not told:
+            lock.release()
+        told.append(text % values)
+
+    monkeypatch.setattr(ray_cluster.logger, "info", release_on_first)
+    with start_smallest(tmp_path / "data") as again, again.client() as client:
+        client.create_producer("after").send(b"it starts again")
+    assert told and "metadata.lock is locked" in told[0]
 
 
 def test_the_actors_are_killed_when_the_coordinator_does_not_come_back(

@@ -11,6 +11,7 @@ from magnetar.actors.topics.owned_topic import OwnedTopic
 from magnetar.actors.topics.persistent import PersistentTopic
 from magnetar.protocol.errors import MagnetarError
 from magnetar.storage.managed import record
+from magnetar.storage.managed.chain import LedgerChain
 
 from .mutant import Mutant, replace
 
@@ -24,6 +25,17 @@ def _leave_the_mark(stack: ExitStack) -> None:
         return dataclasses.replace(old, **changes)
 
     replace(stack, record, "replace", replacing)
+
+
+def _mark_over_an_open_ledger(stack: ExitStack) -> None:
+    async def leave(self: record.OwnedRecord, chain: LedgerChain, rests: bytes) -> None:
+        if all(info.closed for info in chain.infos):
+            await self.change(
+                lambda old: dataclasses.replace(old, ledgers=chain.as_known(old.ledgers), rests=rests),
+                settle_limit_s=record.LEAVE_LIMIT_S,
+            )
+
+    replace(stack, record.OwnedRecord, "leave", leave)
 
 
 def _rest_with_clients(stack: ExitStack) -> None:
@@ -109,6 +121,13 @@ RESTING = (
         "what a superseded coordinator had a broker release is not asked for again",
         "I18",
         _remember_releases_for_good,
+        "resting",
+    ),
+    Mutant(
+        "doubtful rest",
+        "a topic is marked as at rest over a ledger that was stored by a doubtful write",
+        "I18",
+        _mark_over_an_open_ledger,
         "resting",
     ),
     Mutant("one load", "a broker's own load that failed is not tried again", "I18", _give_a_load_up, "resting"),

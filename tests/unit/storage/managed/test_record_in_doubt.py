@@ -8,6 +8,7 @@ import pytest
 from magnetar.protocol.errors import MetadataUnavailable, OutcomeUnknown
 from magnetar.storage.managed import chain_writer
 from magnetar.storage.managed import record as managed_ledger_record
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 from magnetar.storage.managed.record import ManagedLedgerRecord
 from magnetar.storage.metadata import keys as metadata_keys
 from magnetar.storage.metadata.certain_writes import put_certain
@@ -118,9 +119,10 @@ async def _impatient(*arguments: object, settle_limit_s: float, **options: objec
     return await put_certain(*arguments, settle_limit_s=min(settle_limit_s, 0.1), **options)  # type: ignore[arg-type]
 
 
-async def test_a_ledger_stored_in_doubt_is_closed_at_the_next_start_behind_later_ledgers(
+async def with_a_ledger_that_the_owner_does_not_know(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> ManagedLedger:
+    """A topic of eleven entries. Between its two ledgers lies an empty one, which was stored in doubt."""
     managed = await open_(cluster)
     await managed.open_cursor("s", "earliest")
     await append(managed, bodies(9))
@@ -131,8 +133,18 @@ async def test_a_ledger_stored_in_doubt_is_closed_at_the_next_start_behind_later
     await doubt.end()
     await until(lambda: len(managed.ledger_infos) == 2)
     await append(managed, bodies(1, 10))
-    record = ManagedLedgerRecord.unpack(cluster.metadata.records.by_key[RECORD].value)
-    assert len(record.ledgers) == 3, "one ledger lies between, which the owner does not know"
+    assert len(stored(cluster).ledgers) == 3, "one ledger lies between, which the owner does not know"
+    return managed
+
+
+def stored(cluster: FakeCluster) -> ManagedLedgerRecord:
+    return ManagedLedgerRecord.unpack(cluster.metadata.records.by_key[RECORD].value)
+
+
+async def test_a_ledger_stored_in_doubt_is_closed_at_the_next_start_behind_later_ledgers(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = await with_a_ledger_that_the_owner_does_not_know(cluster, monkeypatch)
     cluster[1].hang()
     cluster[2].crash()
     failed = Adds()
@@ -145,3 +157,15 @@ async def test_a_ledger_stored_in_doubt_is_closed_at_the_next_start_behind_later
     assert not adds.errors
     assert [body for _, body in await read_all(managed) if body != b"refused"] == bodies(12)
     await managed.close()
+
+
+async def test_a_topic_with_a_ledger_stored_in_doubt_is_not_marked_as_at_rest(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    managed = await with_a_ledger_that_the_owner_does_not_know(cluster, monkeypatch)
+    await managed.close(at_rest=b"policies")
+    assert not stored(cluster).rests
+    managed = await open_(cluster, epoch=2)
+    await managed.close(at_rest=b"policies")
+    assert all(info.closed for info in stored(cluster).ledgers)
+    assert stored(cluster).rests == b"policies"
