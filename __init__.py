@@ -102,6 +102,9 @@ if TYPE_CHECKING:
     from .protocol.errors import SchemaSerializationError as SchemaSerializationError
     from .protocol.errors import SettingError as SettingError
     from .protocol.errors import SparkUnavailable as SparkUnavailable
+    from .tasks.queue import Empty as Empty
+    from .tasks.queue import Full as Full
+    from .tasks.queue import Queue as Queue
 
 
 _HOMES: dict[str, tuple[str, ...]] = {
@@ -170,6 +173,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.statistics.figures": ("ConsumerStats", "ProducerStats"),
     "cluster.handle": ("Cluster",),
     "cluster.starting": ("connect", "start"),
+    "tasks.queue": ("Empty", "Full", "Queue"),
     "protocol.compression": ("CompressionType",),
     "protocol.errors": (
         "AlreadyClosed",

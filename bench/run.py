@@ -37,6 +37,7 @@ import lifecycle
 import non_persistent
 import plot
 import publish
+import queue_rate
 import repair
 import spark_read
 import spark_typed
@@ -67,6 +68,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "steady": lambda: steady.run(cluster, directory, report),
         "client": lambda: client_rate.run(cluster, report),
         "consume": lambda: consume_rate.run(cluster, report),
+        "queue": lambda: queue_rate.run(report),
         "types": lambda: subscription_types.run(cluster, report),
         "compaction": lambda: compaction.run(cluster, report),
         "lagging": lambda: lagging.run(cluster, report),
@@ -89,7 +91,7 @@ def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
-        "idle publish cpu steady client consume types compaction lagging spark spark-typed spark-write delayed "
+        "idle publish cpu steady client consume queue types compaction lagging spark spark-typed spark-write delayed "
         "non-persistent topics failover keeping forwarding held lifecycle repair"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")

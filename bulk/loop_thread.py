@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import Future
 from typing import TypeVar
+
+import uvloop
 
 T = TypeVar("T")
 
@@ -15,18 +18,22 @@ class LoopThread:
     """A loop in a thread of its own, from the first `run` to `close`. `run` may be called from any other thread."""
 
     def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[object, object, T]) -> T:
         """What the coroutine returns or raises. An interruption of the caller (Ctrl-C) cancels it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = self.submit(coroutine)
         try:
             return future.result()
         except BaseException:
             future.cancel()
             raise
+
+    def submit(self, coroutine: Coroutine[object, object, T]) -> "Future[T]":
+        """Run the coroutine; the future has what it returns or raises. A cancelled future cancels it."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def start(self, coroutine: Coroutine[object, object, object]) -> None:
         """Run the coroutine, and do not wait for it. It reports its own failures."""

@@ -9,6 +9,7 @@ empty Ray of its own. A client that has found its cluster before waits for it, b
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypedDict, cast
 
 from ...protocol.errors import ClusterError, ConnectError
@@ -41,7 +42,7 @@ def service_url_source(environment: Environment, configuration: ClientConfigurat
     async def asked() -> str:
         nonlocal found_before
         try:
-            url = await environment.offload.run(find_service_url)
+            url = await environment.offload.run(partial(find_service_url, may_join=not found_before))
         except ClusterError as error:
             if found_before:
                 raise ConnectError(str(error)) from None
@@ -52,8 +53,8 @@ def service_url_source(environment: Environment, configuration: ClientConfigurat
     return asked if configured is None else given
 
 
-def find_service_url() -> str:
-    """The brokers' addresses as one service URL; blocks.
+def find_service_url(*, may_join: bool = True) -> str:
+    """The brokers' addresses as one service URL; blocks. `may_join`: this process may join the Ray of this machine.
 
     Raises ClusterError if no cluster runs on the Ray of this process, ConnectError if it does not answer.
     """
@@ -65,6 +66,8 @@ def find_service_url() -> str:
             "pass a service URL, or use the start method 'spawn'"
         )
     if not ray.is_initialized():
+        if not may_join:  # the program has left Ray, perhaps at this moment
+            raise ConnectError("this process has left the Ray through which the cluster was found: join it again")
         try:
             ray.init(  # pyright: ignore[reportUnknownMemberType] (Ray types its parameters in part)
                 address="auto", log_to_driver=False, logging_level=logging.WARNING

@@ -47,6 +47,13 @@ def test_the_examples_for_ray_print_what_they_should(
     assert printed in capsys.readouterr().out
 
 
+def test_the_example_of_a_queue_ships_the_orders_that_were_put(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(RAY, "ray-queue")
+    assert capsys.readouterr().out.strip() == "[0, 1, 2]"
+
+
 def test_the_example_for_many_messages_adds_them_up(cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
     run(RAY, "ray-many")
     assert capsys.readouterr().out.strip() == "499500"

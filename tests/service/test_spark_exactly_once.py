@@ -74,14 +74,13 @@ class Run:
         """Run the query to its end, through all kills."""
         program = self._start()
         try:
-            while sum(self.did.values()) < KILLS or self.did["driver"] < DRIVER_KILLS_MIN:
+            while program.process.poll() is None:
                 seen = self.done()
                 self._wait(lambda seen=seen, program=program: self.done() > seen or program.process.poll() is not None)
-                if program.process.poll() is not None:
-                    break
-                time.sleep(self.chance.uniform(0, 0.5))  # a kill at any moment of a micro-batch
-                program = self._hurt(program)
-            self._wait(lambda: program.process.poll() is not None)
+                kills = sum(self.did.values()) < KILLS or self.did["driver"] < DRIVER_KILLS_MIN
+                if kills and program.process.poll() is None:
+                    time.sleep(self.chance.uniform(0, 0.5))  # a kill at any moment of a micro-batch
+                    program = self._hurt(program)
             assert program.process.returncode == 0, self.log.read_text()[-3_000:]
         finally:
             for one in self.programs:

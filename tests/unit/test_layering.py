@@ -101,6 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"actors.members", "actors.schemas", "bulk", "bulk.typed", "client.core", "client.schemas", "spark.writing"}
     | {"storage.ledger"},
     "spark.writing": BASE | CLIENT | {"bulk"},
+    "tasks": BASE | CLIENT | {"bulk"},
     "cluster.terminal": BASE | CLIENT,
     "cluster.load": BASE | CLIENT | {"cluster.terminal"},
     "cluster.admin": BASE | {"actors.policies", "cluster.terminal"},

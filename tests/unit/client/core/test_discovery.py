@@ -20,6 +20,7 @@ class Ray:
 
     def __init__(self) -> None:
         self.joined = True
+        self.inits = 0
         self.coordinator: Any = None
         self.answer: object = {"service_urls": ["pulsar://10.0.0.1:6650"]}
 
@@ -27,6 +28,7 @@ class Ray:
         return self.joined
 
     def init(self, **options: object) -> None:
+        self.inits += 1
         raise ConnectionError("Could not find any running Ray instance")
 
     def get_actor(self, name: str, namespace: str) -> Any:
@@ -94,6 +96,13 @@ def test_a_client_that_has_found_its_cluster_waits_for_it(ray: Ray) -> None:
             with pytest.raises(ConnectError) as away:
                 await discover()
             assert away.value.retriable
+            ray.joined = False
+            with pytest.raises(ConnectError, match="has left the Ray") as away:
+                await discover()
+            assert away.value.retriable and not ray.inits
+            ray.joined = True
+            ray.start_cluster()
+            assert await discover() == "pulsar://10.0.0.1:6650"
         finally:
             environment.close()
 
