@@ -16,69 +16,21 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...bulk.access import ClusterAccess, access_over_http, admin_through_ray, cluster_access, locate_over_http
-from ...bulk.cluster_link import Pin
 from ...bulk.decryption import read_keys
-from ...bulk.loop_thread import LoopThread
-from ...bulk.planner import PIN_TTL_S, PLAN_TIMEOUT_S, Planner
-from ...bulk.read_plan import TASK_SIZE_BYTES, PartitionPlan, PointsInTopic, split_by_size
-from ...bulk.typed.choice import RowShape, SchemaChoice, parse_choice, row_shape
+from ...bulk.planned_read import AskedRead, PlannedRead, loop_of_reads, plan_read
+from ...bulk.planner import PIN_TTL_S, PLAN_TIMEOUT_S
+from ...bulk.read_plan import TASK_SIZE_BYTES, PointsInTopic
 from ...client.crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ...protocol.errors import InvalidConfiguration
-from ...runtime.environment import Environment
 from ...runtime.tasks import together
-from ..source.task_reading import TaskRead
 from .task_frame import frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-class _PlannedRead:
-    """What this process keeps for a frame: the planner, which prolongs its pins. Lives on the loop of `_driver`."""
-
-    def __init__(self, topic: str, access: ClusterAccess, admin_url: str, plan_timeout_s: float, pin_ttl_s: float):
-        self._env = Environment.real(threads_max=1)
-        self._planner = Planner(
-            self._env,
-            access,
-            topic,
-            timeout_s=plan_timeout_s,
-            pin_ttl_s=pin_ttl_s,
-            locate=locate_over_http(admin_url),
-        )
-
-    async def plan(
-        self,
-        start: PointsInTopic,
-        end: PointsInTopic,
-        compacted: bool,
-        columns: Sequence[str] | None,
-        choice: SchemaChoice,
-    ) -> tuple[list[PartitionPlan], RowShape]:
-        """What is read, and the columns of its rows. Leaves no pins behind when it fails."""
-        try:
-            plans = await self._planner.plan(start, end, compacted=compacted)
-            return plans, await self._planner.shape(columns, choice)
-        except BaseException:
-            await self.close()
-            raise
-
-    @property
-    def pins(self) -> tuple[Pin, ...]:
-        return self._planner.pins
-
-    async def close(self, *, unpin: bool = True) -> None:
-        """Remove the pins, or leave them to expire."""
-        if not unpin:
-            self._planner.detach()
-        await self._planner.close()
-        self._env.close()
-
-
 _lock = threading.Lock()
-_driver: dict[str, LoopThread] = {}  # one, made with the first frame of this process
-_reads: "weakref.WeakKeyDictionary[DataFrame, tuple[_PlannedRead, weakref.finalize[[_PlannedRead], DataFrame]]]" = (
+_reads: "weakref.WeakKeyDictionary[DataFrame, tuple[PlannedRead, weakref.finalize[[], DataFrame]]]" = (
     weakref.WeakKeyDictionary()
 )
 
@@ -143,28 +95,15 @@ def read_topic(
     """
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    choice = parse_choice(schema)
-    if choice is None:
-        row_shape(columns)
     if max_bytes_per_split < 1 or (min_partitions is not None and min_partitions < 1):
         raise InvalidConfiguration("max_bytes_per_split and min_partitions must be 1 or more")
     keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
-    thread = _thread()
-
-    async def planned() -> tuple[ClusterAccess, str, _PlannedRead, list[PartitionPlan], RowShape]:
-        url = await admin_through_ray() if admin_url is None else admin_url
-        access = await (cluster_access() if admin_url is None else access_over_http(url))
-        made = _PlannedRead(topic, access, url, plan_timeout_s, pin_ttl_s)
-        return access, url, made, *await made.plan(start, end, is_read_compacted, columns, choice)
-
-    access, url, made, plans, shape = thread.run(planned())
+    asked = AskedRead(topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s, pin_ttl_s)
+    made = plan_read(asked)
     least = spark.sparkContext.defaultParallelism if min_partitions is None else min_partitions
-    tasks = [
-        TaskRead(url, access, part, shape, made.pins, pin_ttl_s, keys)
-        for part in split_by_size(plans, max_bytes_per_split, least)
-    ]
-    frame = frame_of(spark, tasks, from_arrow_schema(shape.schema))
-    forgetting = weakref.finalize(frame, _forget, made)
+    frame = frame_of(spark, made.tasks(max_bytes_per_split, least), from_arrow_schema(made.shape.schema))
+    # Frames that were derived from a forgotten one may still be computed, so its pins only expire.
+    forgetting = weakref.finalize(frame, made.forget)
     forgetting.atexit = False
     with _lock:
         _reads[frame] = made, forgetting
@@ -188,27 +127,13 @@ def release(frame: "DataFrame") -> None:
         raise InvalidConfiguration("this DataFrame was not made by magnetar.spark.read_topic")
     made, forgetting = found
     if forgetting.detach() is not None:
-        _thread().start(made.close())
+        made.close()
 
 
 def release_all() -> None:
     """Let go of all frames of this process."""
     with _lock:
         found = list(_reads.values())
-        thread = _driver.pop("driver", None)
-    if thread is None:
-        return
-    thread.run(together([made.close() for made, forgetting in found if forgetting.detach() is not None]))
-    thread.close()
-
-
-def _thread() -> LoopThread:
-    with _lock:
-        return _driver.get("driver") or _driver.setdefault("driver", LoopThread("magnetar-spark"))
-
-
-def _forget(made: _PlannedRead) -> None:
-    """Python has forgotten a frame. Frames that were derived from it may still be computed, so its pins only expire."""
-    thread = _driver.get("driver")
-    if thread is not None:
-        thread.start(made.close(unpin=False))
+    ending = [made.end() for made, forgetting in found if forgetting.detach() is not None]
+    if ending:
+        loop_of_reads().run(together(ending))

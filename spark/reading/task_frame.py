@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..source.task_reading import TaskRead, read_split
+from ...bulk.task_reading import TaskRead, read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa

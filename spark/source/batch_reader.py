@@ -21,11 +21,12 @@ from ...bulk.cluster_link import Pin
 from ...bulk.loop_thread import run_apart
 from ...bulk.planner import PLAN_TIMEOUT_S, Planner
 from ...bulk.read_plan import PartitionPlan, PointsInTopic, split_by_size
+from ...bulk.task_reading import TaskRead, read_split
 from ...bulk.typed.choice import RowShape
 from ...runtime.environment import Environment
 from .columns import ReadColumns
 from .options import Offsets, ReadOptions
-from .task_reading import TaskRead, read_split, tasks_of
+from .task_options import tasks_of
 from .time_filters import narrowed
 from .topics import topics_of
 

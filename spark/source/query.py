@@ -42,6 +42,7 @@ from ...bulk.read_plan import (
     split_by_size,
     start_id,
 )
+from ...bulk.task_reading import TaskRead
 from ...bulk.typed.choice import RowShape
 from ...protocol.errors import MagnetarError, NoSuchEntry, TopicNotFound
 from ...protocol.message_id import EARLIEST_POSITION, WireMessageId
@@ -51,7 +52,7 @@ from ...runtime.tasks import Tasks, together
 from .columns import ReadColumns, versions_of
 from .offsets import EARLIEST, Offset, Reached, place_in
 from .options import ReadOptions
-from .task_reading import TaskRead, tasks_of
+from .task_options import tasks_of
 from .topics import topics_of
 from .trigger_limits import place_of_message, place_within, shares
 

@@ -22,12 +22,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ...bulk.loop_thread import LoopThread
+from ...bulk.task_reading import read_split
 from .batch_reader import SplitPartition
 from .columns import ReadColumns
 from .offsets import Offset, Reached
 from .options import ReadOptions
 from .query import Query
-from .task_reading import read_split
 
 if TYPE_CHECKING:
     import pyarrow as pa

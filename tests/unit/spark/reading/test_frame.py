@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
+from magnetar.bulk import planned_read
 from magnetar.bulk.access import ClusterAccess
 from magnetar.bulk.cluster_link import Pin
 from magnetar.bulk.decryption import NO_KEYS
 from magnetar.bulk.read_plan import Bounds, PartitionPlan
+from magnetar.bulk.task_reading import TaskRead
 from magnetar.bulk.typed.choice import RowShape, SchemaChoice, row_shape
 from magnetar.protocol.errors import InvalidConfiguration, NotAllowedError, TopicNotFound
 from magnetar.runtime.environment import Environment
 from magnetar.spark.reading import frame
-from magnetar.spark.source.task_reading import TaskRead
 from magnetar.storage.metadata.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 
 ACCESS = ClusterAccess("cluster", b"", ("127.0.0.1", 1))
@@ -90,9 +91,9 @@ def events(monkeypatch: pytest.MonkeyPatch) -> Iterator[Events]:
     monkeypatch.setattr(FakePlanner, "events", found)
     monkeypatch.setattr(FakePlanner, "error", None)
     for name in ("cluster_access", "access_over_http"):
-        monkeypatch.setattr(frame, name, access)
-    monkeypatch.setattr(frame, "admin_through_ray", admin)
-    monkeypatch.setattr(frame, "Planner", FakePlanner)
+        monkeypatch.setattr(planned_read, name, access)
+    monkeypatch.setattr(planned_read, "admin_through_ray", admin)
+    monkeypatch.setattr(planned_read, "Planner", FakePlanner)
     monkeypatch.setattr(frame, "frame_of", lambda spark, tasks, schema: Frame(tasks))
     yield found
     frame.release_all()

@@ -1,6 +1,6 @@
-"""What a Spark task does to read its split: the part of the data source that runs in executors.
+"""What a task of Spark or Ray Data does to read its split: the part of a read that runs in executors and workers.
 
-Spark keeps a Python worker for many tasks. So the connections to bookies, and the loop that they live on, are kept,
+Spark and Ray keep a process for many tasks. So the connections to bookies, and the loop that they live on, are kept,
 too: one `_Worker` for each cluster, until the process ends. A task prolongs the pins of its whole read, also those of
 other partitions, because their tasks may begin last.
 """
@@ -10,21 +10,20 @@ other partitions, because their tasks may begin last.
 # pyright: reportMissingTypeStubs=false, reportUnknownParameterType=false
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from typing import NamedTuple
 
 import pyarrow as pa
 
-from ...bulk.access import ClusterAccess, locate_over_http
-from ...bulk.cluster_link import ClusterLink, Pin
-from ...bulk.decryption import NO_KEYS, ReadKeys, action_named, keys_at
-from ...bulk.loop_thread import LoopThread
-from ...bulk.range_reader import RangeReader
-from ...bulk.read_plan import ReadSplit
-from ...bulk.typed.choice import RowShape
-from ...runtime.environment import Environment
-from ...runtime.tasks import Tasks
-from .options import ReadOptions
+from ..runtime.environment import Environment
+from ..runtime.tasks import Tasks
+from .access import ClusterAccess, locate_over_http
+from .cluster_link import ClusterLink, Pin
+from .decryption import NO_KEYS, ReadKeys
+from .loop_thread import LoopThread
+from .range_reader import RangeReader
+from .read_plan import ReadSplit
+from .typed.choice import RowShape
 
 RETRY_LIMIT_S = 60.0
 PROLONGED_PER_TTL = 3
@@ -40,23 +39,6 @@ class TaskRead(NamedTuple):
     pins: tuple[Pin, ...]
     pin_ttl_s: float
     keys: ReadKeys = NO_KEYS
-
-
-def tasks_of(
-    options: ReadOptions,
-    access: ClusterAccess,
-    splits: Sequence[ReadSplit],
-    pins: tuple[Pin, ...],
-    shapes: Mapping[str, RowShape],
-) -> list[TaskRead]:
-    """The tasks of a planned read, in the order of its splits. `shapes` are the rows of each partition, by its name.
-
-    Raises InvalidConfiguration if a key cannot be read.
-    """
-    keys = keys_at(options.private_key_path, action_named(options.crypto_failure_action))
-    return [
-        TaskRead(options.admin_url, access, part, shapes[part.topic], pins, options.pin_ttl_s, keys) for part in splits
-    ]
 
 
 class _Worker:
