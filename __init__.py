@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
+    from . import data as data
     from . import exceptions as exceptions
     from . import functions as functions
     from . import schema as schema
@@ -230,7 +231,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "UnsupportedVersionError",
     ),
 }
-_MODULES = ("exceptions", "functions", "schema", "spark", "tableview")
+_MODULES = ("data", "exceptions", "functions", "schema", "spark", "tableview")
 _ALIASES = {"PulsarException": "MagnetarError"}
 """The official client's name for the root of all errors."""
 

@@ -1,7 +1,7 @@
 """A read that this process has planned for the tasks of Spark or Ray Data, and whose ledgers it keeps meanwhile.
 
-The plan's ledgers are pinned: brokers do not trim them. This process prolongs the pins until `close` or `forget`, or
-until it ends. Then they last for `pin_ttl_s` more, and tasks that run prolong them, too.
+The plan's ledgers are pinned: brokers do not trim them. This process prolongs the pins until `KeptPins` is closed or
+forgotten, or until it ends. Then they last for `pin_ttl_s` more, and tasks that run prolong them, too.
 """
 
 import threading
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ..runtime.environment import Environment
 from .access import ClusterAccess, access_over_http, admin_through_ray, cluster_access, locate_over_http
+from .cluster_link import Pin
 from .decryption import ReadKeys
 from .loop_thread import LoopThread
 from .planner import Planner
@@ -34,35 +35,35 @@ class AskedRead(NamedTuple):
     pin_ttl_s: float
 
 
-class PlannedRead:
-    """What is read, and the planner that keeps it. Made by `plan_read`."""
+class PlannedRead(NamedTuple):
+    """What is read. It may be pickled."""
 
-    def __init__(
-        self,
-        asked: AskedRead,
-        admin_url: str,
-        access: ClusterAccess,
-        kept: tuple[Environment, Planner],
-        planned: tuple[list[PartitionPlan], RowShape],
-    ) -> None:
-        self.plans, self.shape = planned
-        self._asked = asked
-        self._admin_url = admin_url
-        self._access = access
-        self._env, self._planner = kept
-        self._pins = self._planner.pins
-        self._closed = False
+    asked: AskedRead
+    admin_url: str
+    access: ClusterAccess
+    plans: Sequence[PartitionPlan]
+    shape: RowShape
+    pins: tuple[Pin, ...]
 
     def tasks(self, size_bytes: int, tasks_min: int, columns: Sequence[str] | None = None) -> list[TaskRead]:
         """The tasks, in the order of the topic: of about `size_bytes` each, and at least so many. `columns`: only
         these of the planned ones.
         """
         shape = self.shape if columns is None else self.shape._replace(columns=tuple(columns))
-        asked = self._asked
+        asked = self.asked
         return [
-            TaskRead(self._admin_url, self._access, part, shape, self._pins, asked.pin_ttl_s, asked.keys)
+            TaskRead(self.admin_url, self.access, part, shape, self.pins, asked.pin_ttl_s, asked.keys)
             for part in split_by_size(self.plans, size_bytes, tasks_min)
         ]
+
+
+class KeptPins:
+    """The pins of a planned read, which this process prolongs."""
+
+    def __init__(self, env: Environment, planner: Planner) -> None:
+        self._env = env
+        self._planner = planner
+        self._closed = False
 
     def close(self) -> None:
         """Remove the pins. From any thread, without waiting; a second call does nothing."""
@@ -93,7 +94,7 @@ def loop_of_reads() -> LoopThread:
         return _threads.get("reads") or _threads.setdefault("reads", LoopThread("magnetar-reads"))
 
 
-def plan_read(asked: AskedRead) -> PlannedRead:
+def plan_read(asked: AskedRead) -> tuple[PlannedRead, KeptPins]:
     """Ask the owners of a topic what there is to read, and pin it. Leaves no pins behind when it fails.
 
     Raises what `magnetar.to_arrow` raises before it reads.
@@ -102,7 +103,7 @@ def plan_read(asked: AskedRead) -> PlannedRead:
     if choice is None:
         row_shape(asked.columns)
 
-    async def planned() -> PlannedRead:
+    async def planned() -> tuple[PlannedRead, KeptPins]:
         url = await admin_through_ray() if asked.admin_url is None else asked.admin_url
         access = await (cluster_access() if asked.admin_url is None else access_over_http(url))
         async with AsyncExitStack() as after_failure:
@@ -118,8 +119,8 @@ def plan_read(asked: AskedRead) -> PlannedRead:
             )
             after_failure.push_async_callback(planner.close)
             plans = await planner.plan(asked.start, asked.end, compacted=asked.is_read_compacted)
-            made = PlannedRead(asked, url, access, (env, planner), (plans, await planner.shape(asked.columns, choice)))
+            shape = await planner.shape(asked.columns, choice)
             after_failure.pop_all()
-            return made
+            return PlannedRead(asked, url, access, plans, shape, planner.pins), KeptPins(env, planner)
 
     return loop_of_reads().run(planned())

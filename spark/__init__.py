@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 from ..protocol.errors import SparkUnavailable
 
 if TYPE_CHECKING:
+    from .frame_writing import TopicWrite as TopicWrite
+    from .frame_writing import write_topic as write_topic
     from .raydp_session import session as session
     from .raydp_session import stop as stop
     from .reading.frame import read_topic as read_topic
@@ -29,21 +31,19 @@ if TYPE_CHECKING:
     from .reading.stream import TopicQuery as TopicQuery
     from .reading.stream import stream as stream
     from .source.data_source import MagnetarDataSource as MagnetarDataSource
-    from .writing.frame import TopicWrite as TopicWrite
-    from .writing.frame import write_topic as write_topic
 
 DATA_SOURCE = "MagnetarDataSource"
 """Not in `__all__`, because PySpark 3.5 has no data sources in Python."""
 _HOMES = {
     DATA_SOURCE: ".source.data_source",
     "TopicQuery": ".reading.stream",
-    "TopicWrite": ".writing.frame",
+    "TopicWrite": ".frame_writing",
     "read_topic": ".reading.frame",
     "release": ".reading.frame",
     "session": ".raydp_session",
     "stop": ".raydp_session",
     "stream": ".reading.stream",
-    "write_topic": ".writing.frame",
+    "write_topic": ".frame_writing",
 }
 
 __all__ = ["read_topic", "release", "session", "stop", "stream", "write_topic"]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...bulk.decryption import read_keys
-from ...bulk.planned_read import AskedRead, PlannedRead, loop_of_reads, plan_read
+from ...bulk.planned_read import AskedRead, KeptPins, loop_of_reads, plan_read
 from ...bulk.planner import PIN_TTL_S, PLAN_TIMEOUT_S
 from ...bulk.read_plan import TASK_SIZE_BYTES, PointsInTopic
 from ...client.crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _lock = threading.Lock()
-_reads: "weakref.WeakKeyDictionary[DataFrame, tuple[PlannedRead, weakref.finalize[[], DataFrame]]]" = (
+_reads: "weakref.WeakKeyDictionary[DataFrame, tuple[KeptPins, weakref.finalize[[], DataFrame]]]" = (
     weakref.WeakKeyDictionary()
 )
 
@@ -99,14 +99,14 @@ def read_topic(
         raise InvalidConfiguration("max_bytes_per_split and min_partitions must be 1 or more")
     keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
     asked = AskedRead(topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s, pin_ttl_s)
-    made = plan_read(asked)
+    planned, pins = plan_read(asked)
     least = spark.sparkContext.defaultParallelism if min_partitions is None else min_partitions
-    frame = frame_of(spark, made.tasks(max_bytes_per_split, least), from_arrow_schema(made.shape.schema))
+    frame = frame_of(spark, planned.tasks(max_bytes_per_split, least), from_arrow_schema(planned.shape.schema))
     # Frames that were derived from a forgotten one may still be computed, so its pins only expire.
-    forgetting = weakref.finalize(frame, made.forget)
+    forgetting = weakref.finalize(frame, pins.forget)
     forgetting.atexit = False
     with _lock:
-        _reads[frame] = made, forgetting
+        _reads[frame] = pins, forgetting
     return frame
 
 
@@ -125,15 +125,15 @@ def release(frame: "DataFrame") -> None:
         found = _reads.get(frame)
     if found is None:
         raise InvalidConfiguration("this DataFrame was not made by magnetar.spark.read_topic")
-    made, forgetting = found
+    pins, forgetting = found
     if forgetting.detach() is not None:
-        made.close()
+        pins.close()
 
 
 def release_all() -> None:
     """Let go of all frames of this process."""
     with _lock:
         found = list(_reads.values())
-    ending = [made.end() for made, forgetting in found if forgetting.detach() is not None]
+    ending = [pins.end() for pins, forgetting in found if forgetting.detach() is not None]
     if ending:
         loop_of_reads().run(together(ending))

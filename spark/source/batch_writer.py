@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from ...bulk.writing.publisher import WritePlan
+from ...bulk.writing.task_writer import TaskAttempt, Written, write_task
 from ...protocol.errors import InvalidConfiguration
-from ..writing.publisher import WritePlan
-from ..writing.task_writer import TaskAttempt, Written, write_task
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,10 +16,10 @@ from dataclasses import replace
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from ...bulk.writing.columns import TOPIC, check_columns
+from ...bulk.writing.publisher import WritePlan
+from ...bulk.writing.typed_values import arrow_schema
 from ...protocol.errors import InvalidConfiguration
-from ..writing.columns import TOPIC, check_columns
-from ..writing.publisher import WritePlan
-from ..writing.typed_values import arrow_schema
 from .batch_reader import BatchReader
 from .batch_writer import BatchWriter
 from .columns import columns_of, frame_schema

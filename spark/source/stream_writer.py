@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 
+from ...bulk.writing.task_writer import TaskAttempt, write_task
 from ...client.schemas.schema import SchemaInfo
 from ...protocol.errors import InvalidConfiguration
-from ..writing.task_writer import TaskAttempt, write_task
 from .batch_writer import TaskWritten, checked, report, report_failure, task_context
 from .write_options import write_options
 

@@ -26,14 +26,14 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, TypeVar
 
+from ...bulk.writing.publisher import BYTES_MAX, MESSAGES_MAX, SEND_TIMEOUT_MS, WritePlan
+from ...bulk.writing.typed_values import KINDS, RECORD_NAME, record_of, schema_info
 from ...client.core.configuration import HashingScheme
 from ...client.core.service_url import parse_service_url
 from ...client.schemas.schema import SchemaInfo
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration, NotAllowedError
 from ...protocol.topics import TopicName
-from ..writing.publisher import BYTES_MAX, MESSAGES_MAX, SEND_TIMEOUT_MS, WritePlan
-from ..writing.typed_values import KINDS, RECORD_NAME, record_of, schema_info
 from .options import SERVICE_URL, TOPIC, flag, in_lower_case, number, refuse_unknown
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 import magnetar
+from magnetar.bulk.writing.columns import EVENT_TIME, KEY, PROPERTIES, VALUE
+from magnetar.bulk.writing.publisher import WritePlan
+from magnetar.bulk.writing.routing import TURN_ROWS
+from magnetar.bulk.writing.task_writer import TaskAttempt, Written, write_task
 from magnetar.protocol.errors import MessageTooBig, NotAllowedError
 from magnetar.runtime import retry
-from magnetar.spark.writing.columns import EVENT_TIME, KEY, PROPERTIES, VALUE
-from magnetar.spark.writing.publisher import WritePlan
-from magnetar.spark.writing.routing import TURN_ROWS
-from magnetar.spark.writing.task_writer import TaskAttempt, Written, write_task
 from support.servers.embedded_cluster import EmbeddedCluster
 
 pytestmark = pytest.mark.cluster_settings(brokers=2, deduplication_enabled=True)

@@ -33,7 +33,7 @@ PARAMETERS: dict[str, int] = {
     "runtime/rpc/connection.py:rpc_connect": 9,
     "spark/reading/frame.py:read_topic": 14,
     "spark/reading/stream.py:stream": 16,
-    "spark/writing/frame.py:write_topic": 9,
+    "spark/frame_writing.py:write_topic": 9,
     "storage/bookie/journal.py:__init__": 12,
 }
 ANY_USES = 45

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from magnetar.bulk.writing.columns import OF_READS, TYPES, check_columns
 from magnetar.client.core.configuration import CompressionType, HashingScheme
 from magnetar.protocol.errors import InvalidConfiguration, MagnetarError
 from magnetar.spark.source.write_options import write_options
-from magnetar.spark.writing.columns import OF_READS, TYPES, check_columns
 
 GIVEN = {"service.url": "pulsar://head:6650", "topic": "copy"}
 

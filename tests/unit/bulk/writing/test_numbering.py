@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magnetar.protocol.errors import InvalidConfiguration
-from magnetar.spark.writing.numbering import (
+from magnetar.bulk.writing.numbering import (
     BATCHES_PER_NAME,
     PARTITIONS_MAX,
     ROWS_MAX,
@@ -18,6 +17,7 @@ from magnetar.spark.writing.numbering import (
     partitions_to_use,
     producer_name,
 )
+from magnetar.protocol.errors import InvalidConfiguration
 
 NUMBERS = st.builds(
     RowNumber,

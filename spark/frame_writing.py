@@ -1,39 +1,32 @@
-"""`write_topic`: the rows of a DataFrame as messages of a topic. What its tasks do is in `task_writer`."""
+"""`write_topic`: the rows of a DataFrame as messages of a topic. What its tasks do is in `bulk/writing`."""
 
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
-# pyright: reportUnknownArgumentType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 # pyarrow brings no types.
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
-from ...client.blocking.client import Client
-from ...client.core.configuration import CompressionType
-from ...client.core.discovery import find_service_url
-from ...client.schemas.schema import SchemaInfo
-from ...protocol.errors import InvalidConfiguration, NotAllowedError
-from ...protocol.topics import TopicName
-from .columns import TOPIC, TYPES, VALUE, check_columns
-from .publisher import EncodedRecords, WritePlan
-from .task_writer import OUTCOME, Written, in_worker
-from .typed_values import KINDS, RECORD_NAME, arrow_schema, record_of, schema_info
+import pyarrow as pa
+
+from ..bulk.writing.columns import TOPIC, TYPES, VALUE, check_columns
+from ..bulk.writing.outcome import TopicWrite, create_topic, outcome_of
+from ..bulk.writing.publisher import WritePlan
+from ..bulk.writing.task_writer import TaskAttempt, Written, write_task
+from ..bulk.writing.typed_values import KINDS, RECORD_NAME, arrow_schema, record_of, schema_info
+from ..client.core.configuration import CompressionType
+from ..client.core.discovery import find_service_url
+from ..client.schemas.schema import SchemaInfo
+from ..protocol.errors import InvalidConfiguration, NotAllowedError
+from ..protocol.topics import TopicName
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PARTITIONS = 8
-
-
-class TopicWrite(NamedTuple):
-    """What `write_topic` did."""
-
-    rows: int
-    """Rows that this call has stored."""
-    known: int
-    """Rows that the topic had already, from an earlier call or from an attempt that failed."""
-    size_bytes: int
-    """Payloads of the rows that this call has stored."""
+OUTCOME = "rows long, known long, size_bytes long, unjudged string, foreign string"
+"""`Written`, as Spark carries it."""
 
 
 def write_topic(
@@ -85,33 +78,12 @@ def write_topic(
     rows = _rows(frame, order_by, num_partitions, typed=schema is not None)
     info = None if schema is None else _info(rows, schema, record_name)
     url = find_service_url() if service_url is None else service_url
-    _create(url, topic, info)
+    create_topic(url, topic, info)
     full = TopicName.parse(topic).full
     plan = WritePlan(url, full, producer_name, CompressionType(compression_type), schema=info)
-    outcomes = rows.mapInArrow(partial(in_worker, plan), OUTCOME).collect()
+    outcomes = rows.mapInArrow(partial(_in_worker, plan), OUTCOME).collect()
     written = [Written(*one) for one in cast("list[tuple[int, int, int, str | None, str | None]]", outcomes)]
-    for one in written:
-        if one.foreign is not None:
-            raise InvalidConfiguration(
-                f"{topic} has other rows than this frame: {one.foreign}. Another result was written under the name "
-                f"{producer_name}, or with another num_partitions, or the rows came in another order. Choose another "
-                "producer_name"
-            )
-    for one in written:
-        if one.unjudged is not None:
-            raise NotAllowedError(
-                f"deduplication is off for {topic}: the rows are stored, but a repetition stores them again. Set the "
-                "policy deduplication of its namespace, or leave producer_name out"
-            )
-    return TopicWrite(
-        sum(one.rows for one in written), sum(one.known for one in written), sum(one.size_bytes for one in written)
-    )
-
-
-def _create(service_url: str, topic: str, info: SchemaInfo | None) -> None:
-    """Have the broker create the topic, and take its schema, before tasks do so at the same moment."""
-    with Client(service_url) as client:
-        client.create_producer(topic, schema=None if info is None else EncodedRecords(info)).close()
+    return outcome_of(topic, plan, written)
 
 
 def _info(rows: "DataFrame", schema: str, name: str) -> SchemaInfo:
@@ -135,3 +107,15 @@ def _rows(frame: "DataFrame", order_by: Sequence[str], num_partitions: int, *, t
     of_values = [name for name in found if not name.startswith("__")] if typed else [VALUE]
     of_messages = [name for name in TYPES if name in found and name not in (TOPIC, VALUE)]
     return frame.select(*(f"`{name}`" for name in (*of_values, *of_messages)))
+
+
+def _in_worker(plan: WritePlan, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """What Spark calls in its workers, once for each partition of the frame: yields one row, of `OUTCOME`."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    written = write_task(plan, TaskAttempt(context.partitionId()), batches)
+    kinds = (pa.int64(), pa.int64(), pa.int64(), pa.string(), pa.string())
+    columns = [pa.array([value], kind) for value, kind in zip(written, kinds, strict=True)]
+    yield pa.RecordBatch.from_arrays(columns, names=list(Written._fields))

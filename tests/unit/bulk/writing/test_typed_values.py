@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.bulk.writing.typed_values import record_of, schema_info, with_values
 from magnetar.protocol.errors import InvalidConfiguration, SchemaSerializationError
 from magnetar.protocol.schema_types import SchemaType
-from magnetar.spark.writing.typed_values import record_of, schema_info, with_values
 
 UTC = datetime.UTC
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

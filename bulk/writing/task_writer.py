@@ -1,10 +1,10 @@
-"""Publishes the rows of one Spark task, Arrow batch by Arrow batch. It runs in a Python worker, once for each attempt.
+"""Publishes the rows of one task of Spark or Ray Data, Arrow batch by Arrow batch. It runs once for each attempt.
 
 A batch is encoded as a whole, put in the order of the partitions that its rows go to, and cut into entries. The rows of
 a partition keep their order. The calling thread does that. A loop in a thread of its own publishes meanwhile. Both end
 with the task.
 
-With a name, each row is stored once, however often Spark makes the same attempt: `numbering` says how. The broker's
+With a name, each row is stored once, however often the same attempt is made: `numbering` says how. The broker's
 deduplication has to be on for that, and the broker does not say whether it is. Therefore the task asks for the last
 sequence id again at the end. A producer whose messages the broker has not counted is `unjudged`.
 """
@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...bulk.loop_thread import LoopThread
 from ...client.producing.outgoing import Outgoing
 from ...protocol.errors import InvalidConfiguration, NotAllowedError
 from ...protocol.topics import TopicName
+from ..loop_thread import LoopThread
 from .columns import KEY, ORDERING_KEY, TOPIC
 from .encoding import Int64s, encode_rows, portions
 from .numbering import BATCHES_PER_NAME, RowNumber, RowsDiffer, StoredPrefix, partitions_to_use, producer_name
@@ -38,9 +38,6 @@ TOPICS_MAX = 1_000
 """Of one task: each has a producer for each of its partitions."""
 SORTED_MAX_BYTES = 512 << 20
 """What a task holds in memory to sort its rows."""
-
-OUTCOME = "rows long, known long, size_bytes long, unjudged string, foreign string"
-"""`Written`, as Spark carries it."""
 
 
 class TaskAttempt(NamedTuple):
@@ -101,18 +98,6 @@ def write_task(
             raise
     finally:
         thread.close()
-
-
-def in_worker(plan: WritePlan, batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """What Spark calls in its workers, once for each partition of the frame: yields one row, of `OUTCOME`."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    assert context is not None
-    written = write_task(plan, TaskAttempt(context.partitionId()), batches)
-    kinds = (pa.int64(), pa.int64(), pa.int64(), pa.string(), pa.string())
-    columns = [pa.array([value], kind) for value, kind in zip(written, kinds, strict=True)]
-    yield pa.RecordBatch.from_arrays(columns, names=list(Written._fields))
 
 
 async def _publisher(plan: WritePlan) -> TaskPublisher:

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from magnetar.bulk.writing import encoding
+from magnetar.bulk.writing.encoding import encode_rows, portions, varints
+from magnetar.bulk.writing.routing import TURN_ROWS, java_string_hashes, partition_of_rows
 from magnetar.client.core.configuration import HashingScheme
 from magnetar.client.producing.outgoing import Outgoing
 from magnetar.protocol.commands import varint
 from magnetar.protocol.errors import InvalidMessage
 from magnetar.protocol.hashing import INT31_MASK, java_string_hash, murmur3_32
-from magnetar.spark.writing import encoding
-from magnetar.spark.writing.encoding import encode_rows, portions, varints
-from magnetar.spark.writing.routing import TURN_ROWS, java_string_hashes, partition_of_rows
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=140)
 MESSAGES = st.tuples(
