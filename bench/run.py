@@ -25,6 +25,7 @@ if __name__ == "__main__":
 import client_rate
 import compaction
 import consume_rate
+import data_read
 import delayed
 import entry_cost
 import failover
@@ -75,6 +76,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "spark": lambda: spark_read.run(cluster, directory, report),
         "spark-typed": lambda: spark_typed.run(cluster, report),
         "spark-write": lambda: spark_write.run(cluster, report),
+        "data": lambda: data_read.run(cluster, directory, report),
         "delayed": lambda: delayed.run(cluster, report),
         "non-persistent": lambda: non_persistent.run(cluster, report),
         "topics": lambda: topics.run(cluster, report),
@@ -91,8 +93,8 @@ def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
-        "idle publish cpu steady client consume queue types compaction lagging spark spark-typed spark-write delayed "
-        "non-persistent topics failover keeping forwarding held lifecycle repair"
+        "idle publish cpu steady client consume queue types compaction lagging spark spark-typed spark-write data "
+        "delayed non-persistent topics failover keeping forwarding held lifecycle repair"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")

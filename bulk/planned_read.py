@@ -35,7 +35,7 @@ class AskedRead(NamedTuple):
     pin_ttl_s: float
 
 
-class PlannedRead(NamedTuple):
+class PlannedTopic(NamedTuple):
     """What is read. It may be pickled."""
 
     asked: AskedRead
@@ -94,7 +94,7 @@ def loop_of_reads() -> LoopThread:
         return _threads.get("reads") or _threads.setdefault("reads", LoopThread("magnetar-reads"))
 
 
-def plan_read(asked: AskedRead) -> tuple[PlannedRead, KeptPins]:
+def plan_read(asked: AskedRead) -> tuple[PlannedTopic, KeptPins]:
     """Ask the owners of a topic what there is to read, and pin it. Leaves no pins behind when it fails.
 
     Raises what `magnetar.to_arrow` raises before it reads.
@@ -103,7 +103,7 @@ def plan_read(asked: AskedRead) -> tuple[PlannedRead, KeptPins]:
     if choice is None:
         row_shape(asked.columns)
 
-    async def planned() -> tuple[PlannedRead, KeptPins]:
+    async def planned() -> tuple[PlannedTopic, KeptPins]:
         url = await admin_through_ray() if asked.admin_url is None else asked.admin_url
         access = await (cluster_access() if asked.admin_url is None else access_over_http(url))
         async with AsyncExitStack() as after_failure:
@@ -121,6 +121,6 @@ def plan_read(asked: AskedRead) -> tuple[PlannedRead, KeptPins]:
             plans = await planner.plan(asked.start, asked.end, compacted=asked.is_read_compacted)
             shape = await planner.shape(asked.columns, choice)
             after_failure.pop_all()
-            return PlannedRead(asked, url, access, plans, shape, planner.pins), KeptPins(env, planner)
+            return PlannedTopic(asked, url, access, plans, shape, planner.pins), KeptPins(env, planner)
 
     return loop_of_reads().run(planned())
