@@ -64,7 +64,7 @@ lock: ## resolve the dependencies of pyproject.toml again into requirements.lock
 	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --extra spark --extra avro --extra perf --extra postgresql \
 		--extra dev --generate-hashes --upgrade --custom-compile-command "make lock" pyproject.toml \
 		--output-file requirements.lock
-	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --extra spark4 --generate-hashes --upgrade \
+	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --extra spark4-ray --generate-hashes --upgrade \
 		--custom-compile-command "make lock" pyproject.toml --output-file .ci/spark4.lock
 	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --extra postgresql --extra perf --generate-hashes \
 		--constraints requirements.lock --custom-compile-command "make lock" pyproject.toml k8s/requirements.in \

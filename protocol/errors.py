@@ -491,9 +491,9 @@ class BackupDamaged(ClusterError):
 
 
 class SparkUnavailable(MagnetarError):
-    """Java, PySpark or RayDP is missing, or its version does not work.
+    """Java, PySpark or RayDP is missing, or their versions do not work together.
 
-    What to do: Install what the message names: Java 11 to 21, or the packages for Spark.
+    What to do: Install what the message names: Java 17, or RayDP and PySpark of versions that work together.
     """
 
 

@@ -11,6 +11,8 @@ What has to be said and is easily missed:
 - Executors start Python workers by the name that the driver gives. The default, `python3` from the path, need not be
   the Python that runs this program and has PySpark.
 - An executor that asks for more CPUs than Ray has is waited for without end, so that is refused here.
+
+Which RayDP, PySpark and Java fit is in `raydp_pairs`. A session of PySpark 4 has the data source `magnetar`.
 """
 
 # pyright: reportMissingTypeStubs=false
@@ -22,11 +24,11 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..protocol.errors import ClusterError, InvalidConfiguration, SparkUnavailable
 from ..runtime.ray_calls import cluster_cpus, init
+from .raydp_pairs import RayDPPair, installed_pair
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,11 +64,9 @@ JAVA_OPTIONS_OF = (
     "spark.executor.extraJavaOptions",
     "spark.ray.raydp_app_master.extraJavaOptions",
 )
-JAVA_VERSION_MIN = 11
 JAVA_VERSION_MAX = 21
-"""Spark 3.5 is made for 8, 11 and 17 and runs on 21; later ones lack the security manager that Hadoop asks for."""
-PYSPARK_VERSION_MAX = (3, 5, 7)
-"""RayDP 1.6.5 carries shims up to here."""
+"""Spark 3.5 is made for 8, 11 and 17 and runs on 21; later ones lack the security manager that its Hadoop asks for.
+Spark 4 is made for 17 and 21."""
 JAVA_TIMEOUT_S = 30.0
 
 
@@ -79,6 +79,9 @@ def session(
 ) -> "SparkSession":
     """Start Spark on the Ray of this process, or on the one at RAY_ADDRESS.
 
+    What is installed decides on the Spark: RayDP 1.6.5 brings 3.5, a pre-release of RayDP 1.7 brings 4.2. With 4.2 the
+    session knows the format `magnetar`.
+
     Args:
         app_name: Name of the Spark application.
         num_executors: Number of executors.
@@ -90,11 +93,11 @@ def session(
         The session.
 
     Raises:
-        SparkUnavailable: If Java, PySpark or RayDP is missing or unfit.
+        SparkUnavailable: If Java, PySpark or RayDP is missing, or they do not fit one another.
         ClusterError: If there is no Ray.
         InvalidConfiguration: If Ray has too few CPUs, or this process has a session.
     """
-    check_available()
+    pair = check_available()
     import raydp
     from raydp import context as raydp_context
 
@@ -107,9 +110,14 @@ def session(
             f"{num_executors} executors of {executor_cores} cores do not fit into a Ray of {cpus:g} CPUs: ask for fewer"
         )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return raydp.init_spark(
-        app_name, num_executors, executor_cores, executor_memory, configs=spark_configs(configs or {})
+    spark = raydp.init_spark(
+        app_name, num_executors, executor_cores, executor_memory, configs=spark_configs(configs or {}, pair)
     )
+    if pair.has_data_source:
+        from .source.data_source import MagnetarDataSource
+
+        spark.dataSource.register(MagnetarDataSource)
+    return spark
 
 
 def stop() -> None:
@@ -126,44 +134,28 @@ def stop() -> None:
         raydp.stop_spark()
 
 
-def spark_configs(configs: Mapping[str, str]) -> dict[str, str]:
-    """`configs` with the Java options that are needed in front of those given."""
-    merged = {"spark.ui.showConsoleProgress": "false", **configs}
+def spark_configs(configs: Mapping[str, str], pair: RayDPPair) -> dict[str, str]:
+    """`configs` with the Java options that are needed in front of those given, and with what the pair needs."""
+    merged = {"spark.ui.showConsoleProgress": "false", **pair.configs, **configs}
     for key in JAVA_OPTIONS_OF:
         merged[key] = f"{JAVA_OPTIONS} {configs.get(key, '')}".strip()
     return merged
 
 
-INSTALL = "pip install raydp==1.6.5 'pyspark>=3.5.5,<=3.5.7' pyarrow pandas numpy setuptools"
-"""What the extra `spark` installs, from a package index: Magnetar itself is on none."""
-
-
-def check_available() -> None:
-    """Raise SparkUnavailable, with what to install, unless Spark can be started here."""
-    missing = [name for name in ("pyspark", "raydp", "pyarrow", "pandas") if find_spec(name) is None]
-    if missing:
-        raise SparkUnavailable(f"{' and '.join(missing)} is not installed: run `{INSTALL}`", missing=missing)
-    import pyspark
-
-    if version_numbers(pyspark.__version__) > PYSPARK_VERSION_MAX:
-        newest = ".".join(map(str, PYSPARK_VERSION_MAX))
-        raise SparkUnavailable(
-            f"RayDP works with PySpark up to {newest}, not {pyspark.__version__}: install an older PySpark"
-        )
+def check_available() -> RayDPPair:
+    """What Spark can be started with here. Raises SparkUnavailable, with what to install, if it cannot."""
+    pair = installed_pair()
     java = shutil.which("java")
     if java is None:
         raise SparkUnavailable("Java is not on the PATH: install Java 17 (Debian, Ubuntu: openjdk-17-jre-headless)")
     version = _java_version(java)
-    if not JAVA_VERSION_MIN <= version <= JAVA_VERSION_MAX:
+    if not pair.java_min <= version <= JAVA_VERSION_MAX:
         raise SparkUnavailable(
-            f"{java} is Java {version}, but Spark 3.5 needs {JAVA_VERSION_MIN} to {JAVA_VERSION_MAX}: install Java 17",
+            f"{java} is Java {version}, but Spark {pair.pyspark} needs {pair.java_min} to {JAVA_VERSION_MAX}: "
+            "install Java 17",
             version=version,
         )
-
-
-def version_numbers(text: str) -> tuple[int, ...]:
-    """The first three numbers of a version."""
-    return tuple(map(int, re.findall(r"\d+", text)[:3]))
+    return pair
 
 
 def java_major(report: str) -> int:

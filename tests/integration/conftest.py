@@ -37,11 +37,14 @@ SMALLEST = {"brokers": 1, "bookies": 2, "ensemble": "2/2/2"}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests with a cluster of their own come late, because each of them stops those that are shared, and those on
-    several Ray nodes last. Those of Spark stay together, because they share a session of Spark.
+    several Ray nodes last. Those of Spark stay together, because they share a session of Spark. Those of PySpark 4 come
+    first: they start a Ray of their own, and no other one runs yet.
     """
 
     def turn(item: pytest.Item) -> int:
         fixtures = getattr(item, "fixturenames", ())
+        if item.path.name == "test_spark4_session.py":
+            return -1
         if item.path.name == "test_spark_read.py":
             return 1
         if item.path.parent.name == "nodes":

@@ -11,11 +11,13 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 from pyspark.sql import SparkSession
 
 import magnetar
+
+Answer = Callable[[SparkSession, dict[str, Any]], dict[str, Any]]
 
 
 def plain(value: Any) -> Any:
@@ -78,17 +80,34 @@ def copy(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
     return {"rows": [], "batches": [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]}
 
 
-def chosen(question: dict[str, Any]) -> Callable[[SparkSession, dict[str, Any]], dict[str, Any]]:
+def chosen(question: dict[str, Any]) -> Answer:
     """What answers a question."""
     if "write" in question:
         return copy if "directory" in question else write
     return stream if "directory" in question else answer
 
 
-def main() -> None:
-    """Answer until the input ends."""
+def take_answers() -> IO[str]:
+    """Where answers go: descriptor 1, which libraries print to no longer. What they print is no answer."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)
+    return answers
+
+
+def answer_all(spark: SparkSession, answers: IO[str], choose: Callable[[dict[str, Any]], Answer]) -> None:
+    """Answer until the input ends."""
+    for line in sys.stdin:
+        try:
+            question = json.loads(line)
+            found = choose(question)(spark, question)
+        except Exception as error:  # it is the test's to judge
+            found = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(found), file=answers, flush=True)
+
+
+def main() -> None:
+    """Answer with a Spark on this machine alone."""
+    answers = take_answers()
     spark = (
         SparkSession.Builder()
         .master("local[2]")
@@ -100,13 +119,7 @@ def main() -> None:
         .getOrCreate()
     )
     spark.dataSource.register(magnetar.spark.MagnetarDataSource)  # pyright: ignore[reportAttributeAccessIssue] (of 4)
-    for line in sys.stdin:
-        try:
-            question = json.loads(line)
-            found = chosen(question)(spark, question)
-        except Exception as error:  # it is the test's to judge
-            found = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(found), file=answers, flush=True)
+    answer_all(spark, answers, chosen)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[3]
 PYTHON = ROOT / "build" / "spark4" / "bin" / "python"
 
@@ -17,6 +19,14 @@ def reason_to_skip() -> str | None:
     return None if os.environ.get("JAVA_HOME") else "there is no Java: JAVA_HOME is not set"
 
 
+def reason_to_skip_on_ray() -> str | None:
+    """Why no Spark 4 can be started on Ray here; None if one can."""
+    reason = reason_to_skip()
+    if reason is None and not any((PYTHON.parents[1] / "lib").glob("python3*/site-packages/raydp")):
+        return "RayDP 1.7 is not in build/spark4: run .ci/spark4"
+    return reason
+
+
 class SparkFailed(Exception):
     """What Spark's program answered in place of rows."""
 
@@ -24,13 +34,15 @@ class SparkFailed(Exception):
 class Spark4:
     """Use as `with`. The program starts at once and answers when its session is up."""
 
-    def __init__(self, log: Path) -> None:
+    end_timeout_s = 30.0
+
+    def __init__(self, log: Path, program: str = "support.spark.driver", *arguments: str) -> None:
         self.log = log
         """What Spark prints."""
         self._log = log.open("w")
         environment = {**os.environ, "PYSPARK_PYTHON": str(PYTHON), "PYTHONPATH": str(ROOT / "tests")}
         self._process = subprocess.Popen(
-            [str(PYTHON), "-m", "support.spark.driver"],
+            [str(PYTHON), "-m", program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -46,7 +58,7 @@ class Spark4:
         self._process.stdin.close()
         self._process.stdout.close()
         try:
-            self._process.wait(30)
+            self._process.wait(self.end_timeout_s)
         finally:
             self._process.kill()
             self._log.close()
@@ -60,8 +72,12 @@ class Spark4:
         return self._ask({"write": write, "sql": sql, **further})
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
         print(json.dumps(question), file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise SparkFailed(f"the program ended: see {self.log}")
@@ -73,3 +89,38 @@ class Spark4:
     def rows(self, options: dict[str, str], sql: str, **further: Any) -> list[list[Any]]:
         """The rows of an answer."""
         return self.ask(options, sql, **further)["rows"]
+
+
+class SparkOnRay(Spark4):
+    """A session of `magnetar.spark.session` with PySpark 4, on a Ray and with a cluster of its own: `ray_driver`."""
+
+    end_timeout_s = 120.0
+
+    def __init__(self, log: Path, directory: Path) -> None:
+        super().__init__(log, "support.spark.ray_driver", str(directory))
+        self._facts: dict[str, Any] | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Where the cluster is, and what runs: waits for the session. Raises SparkFailed if there is none."""
+        if self._facts is None:
+            self._facts = self._answer()
+        return self._facts
+
+    def read_topic(self, topic: str, sql: str, write_topic: str | None = None) -> dict[str, Any]:
+        """Read a topic without its address; publish the rows to another one, or answer them."""
+        return self._ask({"read_topic": topic, "sql": sql, **({"write_topic": write_topic} if write_topic else {})})
+
+    def stop_session(self) -> None:
+        """End the session, but not the program."""
+        self._ask({"stop": True})
+
+    def end(self) -> int:
+        """End the program, and tell its exit code."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        return self._process.wait(self.end_timeout_s)
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes that the program, and those that it started, have started."""
+        return psutil.Process(self._process.pid).children(recursive=True)

@@ -1,12 +1,12 @@
 """What is checked before Spark is started, and the options it is started with."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 from magnetar.protocol.errors import SparkUnavailable
 from magnetar.spark import raydp_session as spark_session
+from magnetar.spark.raydp_pairs import PRE_RELEASED, RELEASED
 
 
 @pytest.mark.parametrize(
@@ -25,14 +25,20 @@ def test_java_versions(report: str, major: int) -> None:
 
 def test_every_jvm_gets_its_options_and_keeps_those_given() -> None:
     key = "spark.executor.extraJavaOptions"
-    configs = spark_session.spark_configs({key: "-Dmine=1", "spark.other": "x"})
+    configs = spark_session.spark_configs({key: "-Dmine=1", "spark.other": "x"}, RELEASED)
     assert configs["spark.other"] == "x"
     for name in spark_session.JAVA_OPTIONS_OF:
         assert "--add-opens=java.base/java.math=ALL-UNNAMED" in configs[name]
     assert configs[key].endswith(" -Dmine=1")
-    assert (
-        spark_session.spark_configs({"spark.ui.showConsoleProgress": "true"})["spark.ui.showConsoleProgress"] == "true"
-    )
+
+
+def test_settings_of_the_user_go_before_those_of_magnetar() -> None:
+    pushdown, shown = "spark.sql.python.filterPushdown.enabled", "spark.ui.showConsoleProgress"
+    assert pushdown not in spark_session.spark_configs({}, RELEASED)
+    configs = spark_session.spark_configs({}, PRE_RELEASED)
+    assert (configs[pushdown], configs[shown]) == ("true", "false")
+    configs = spark_session.spark_configs({pushdown: "false", shown: "true"}, PRE_RELEASED)
+    assert (configs[pushdown], configs[shown]) == ("false", "true")
 
 
 def a_java(directory: Path, version: str) -> None:
@@ -49,17 +55,15 @@ def test_a_missing_or_unfit_java_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(SparkUnavailable, match="is Java 25"):
         spark_session.check_available()
     a_java(tmp_path, "17.0.15")
-    spark_session.check_available()
+    assert spark_session.check_available() is RELEASED
 
 
-def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    find_spec = importlib.util.find_spec
-    monkeypatch.setattr(spark_session, "find_spec", lambda name: None if name == "raydp" else find_spec(name))
-    with pytest.raises(SparkUnavailable, match=r"raydp is not installed: run `pip install raydp==1\.6\.5 "):
+def test_spark_4_needs_a_newer_java_than_spark_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    a_java(tmp_path, "11.0.2")
+    assert spark_session.check_available() is RELEASED
+    monkeypatch.setattr(spark_session, "installed_pair", lambda: PRE_RELEASED)
+    with pytest.raises(SparkUnavailable, match=r"is Java 11, but Spark 4\.2 needs 17 to 21: install Java 17"):
         spark_session.check_available()
-
-
-def test_a_pyspark_beyond_raydp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pyspark.__version__", "3.5.8")
-    with pytest.raises(SparkUnavailable, match=r"3\.5\.7, not 3\.5\.8"):
-        spark_session.check_available()
+    a_java(tmp_path, "17.0.15")
+    assert spark_session.check_available() is PRE_RELEASED
