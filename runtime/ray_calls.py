@@ -183,6 +183,21 @@ def named_actors() -> list[str]:
     return [actor["name"] for actor in found if actor["namespace"] == RAY_NAMESPACE]
 
 
+def is_name_taken(name: str) -> bool:
+    """Whether an actor in this job's own namespace has the name. A handle that this process keeps of one that has ended
+    holds the name.
+    """
+    import ray
+
+    if not ray.is_initialized():  # to ask would start one
+        return False
+    try:
+        ray.get_actor(name)
+    except ValueError:
+        return False
+    return True
+
+
 def cluster_cpus() -> float:
     """The CPUs of the Ray that this process is connected to."""
     import ray

@@ -18,16 +18,18 @@ Which RayDP, PySpark and Java fit is in `raydp_pairs`. A session of PySpark 4 ha
 # pyright: reportMissingTypeStubs=false
 # RayDP brings no types.
 
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..protocol.errors import ClusterError, InvalidConfiguration, SparkUnavailable
-from ..runtime.ray_calls import cluster_cpus, init
+from ..runtime.ray_calls import cluster_cpus, init, is_name_taken
 from .raydp_pairs import RayDPPair, installed_pair
 
 if TYPE_CHECKING:
@@ -68,6 +70,13 @@ JAVA_VERSION_MAX = 21
 """Spark 3.5 is made for 8, 11 and 17 and runs on 21; later ones lack the security manager that its Hadoop asks for.
 Spark 4 is made for 17 and 21."""
 JAVA_TIMEOUT_S = 30.0
+MASTER_SUFFIX = "_SPARK_MASTER"
+"""RayDP's master is an actor whose name is that of the session with this behind it."""
+END_TIMEOUT_S = 30.0
+"""How long `stop` waits for the master's end."""
+END_POLL_S = 0.05
+
+logger = logging.getLogger(__name__)
 
 
 def session(
@@ -123,15 +132,19 @@ def session(
 def stop() -> None:
     """End the Spark session of this process, and free what `read_topic` holds for it.
 
-    A second call does nothing.
+    It waits for the end, so that another session can begin at once. A second call does nothing.
     """
     from .reading.frame import release_all
 
     release_all()
     if "raydp" in sys.modules:
         import raydp
+        from raydp import context as raydp_context
 
+        context = getattr(raydp_context, "_global_spark_context")  # noqa: B009 (private; raydp has no question for it)
         raydp.stop_spark()
+        if context is not None:
+            _wait_end(context._app_name + MASTER_SUFFIX)
 
 
 def spark_configs(configs: Mapping[str, str], pair: RayDPPair) -> dict[str, str]:
@@ -180,6 +193,19 @@ def _java_version(java: str) -> int:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SparkUnavailable(f"{java} does not run: {error}") from error
     return java_major(result.stderr + result.stdout)
+
+
+def _wait_end(master: str) -> None:
+    """Wait until the name of RayDP's master is free.
+
+    RayDP only asks the actor to end. A name that is taken keeps the next session of that name from its start.
+    """
+    deadline = time.monotonic() + END_TIMEOUT_S
+    while is_name_taken(master):
+        if time.monotonic() > deadline:
+            logger.warning("%s has not ended in %d s: give the next session another name", master, END_TIMEOUT_S)
+            return
+        time.sleep(END_POLL_S)  # Ray tells nobody that a name is free
 
 
 def _join_ray() -> None:

@@ -79,7 +79,7 @@ def test_the_end_of_a_session_and_of_its_program_leaves_no_process(spark: SparkO
     started = spark.processes()
     javas = [process for process in started if process.name() == "java"]
     assert len(javas) >= 3
-    spark.stop_session()
+    assert spark.stop_session(), "a session of the same name could not begin"
     wait_until(lambda: sum(map(runs, javas)) <= 1, "the JVMs of the master and of executors have ended", 60)
     with pytest.raises(SparkFailed):
         spark.read_topic("numbers", SUMS)

@@ -17,8 +17,11 @@ import ray
 from pyspark.sql import SparkSession
 
 import magnetar
+from magnetar.runtime.ray_calls import is_name_taken
+from magnetar.spark.raydp_session import MASTER_SUFFIX
 from support.spark import driver
 
+NAME = "ray-driver"
 SPARK_CONFIGS = {
     "spark.ui.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -37,9 +40,9 @@ def read_topic(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def stop(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
-    """The end of the session, before that of Ray."""
+    """The end of the session, before that of Ray, and whether another session of its name could begin."""
     magnetar.spark.stop()
-    return {}
+    return {"is_name_free": not is_name_taken(NAME + MASTER_SUFFIX)}
 
 
 def chosen(question: dict[str, Any]) -> driver.Answer:
@@ -56,7 +59,7 @@ def main(directory: str) -> None:
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     with magnetar.start(data_dir=directory, port=0, admin_port=0, brokers=1, bookies=2, ensemble="2/2/2") as cluster:
         begin = time.monotonic()
-        spark = magnetar.spark.session("ray-driver", 1, 1, "1g", SPARK_CONFIGS)
+        spark = magnetar.spark.session(NAME, 1, 1, "1g", SPARK_CONFIGS)
         facts = {
             "service_url": cluster.service_url,
             "admin_url": cluster.admin_url,

@@ -111,9 +111,9 @@ class SparkOnRay(Spark4):
         """Read a topic without its address; publish the rows to another one, or answer them."""
         return self._ask({"read_topic": topic, "sql": sql, **({"write_topic": write_topic} if write_topic else {})})
 
-    def stop_session(self) -> None:
-        """End the session, but not the program."""
-        self._ask({"stop": True})
+    def stop_session(self) -> bool:
+        """End the session, but not the program; whether another session of its name could begin."""
+        return self._ask({"stop": True})["is_name_free"]
 
     def end(self) -> int:
         """End the program, and tell its exit code."""
