@@ -6,8 +6,8 @@ The cluster has 2 brokers and 3 bookies, synced 3/3/2. It lies below `--director
 in bench/results, which is on the disk of the checkout and not in memory. Idle goes first, because no client may have
 used the cluster yet; the kills go late. Behind them go 11,000 topics that stay, and starting and stopping other
 clusters. A benchmark that fails is reported and does not keep the others from running. `delayed`, `held` and `repair`,
-which take minutes, `forwarding`, `spark-typed` and `spark-write` run only with `--only`. The rows about Spark fetch
-jars from Maven Central once. The logs of Ray, Spark and Java go to bench/results/libraries.log.
+which take minutes, `forwarding`, `spark-large`, `spark-typed` and `spark-write` run only with `--only`. The rows about
+Spark fetch jars from Maven Central once. The logs of Ray, Spark and Java go to bench/results/libraries.log.
 """
 
 import argparse
@@ -40,6 +40,7 @@ import plot
 import publish
 import queue_rate
 import repair
+import spark_large
 import spark_read
 import spark_typed
 import spark_write
@@ -56,7 +57,7 @@ from magnetar.cluster.preparing import StartOptions
 from magnetar.cluster.ray_cluster import RayCluster, start_on_ray
 
 LOG = RESULTS / "libraries.log"
-ON_REQUEST = {"delayed", "forwarding", "held", "repair", "spark-typed", "spark-write"}
+ON_REQUEST = {"delayed", "forwarding", "held", "repair", "spark-large", "spark-typed", "spark-write"}
 """Only with `--only`."""
 
 
@@ -74,6 +75,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "compaction": lambda: compaction.run(cluster, report),
         "lagging": lambda: lagging.run(cluster, report),
         "spark": lambda: spark_read.run(cluster, directory, report),
+        "spark-large": lambda: spark_large.run(directory, report),
         "spark-typed": lambda: spark_typed.run(cluster, report),
         "spark-write": lambda: spark_write.run(cluster, report),
         "data": lambda: data_read.run(cluster, directory, report),
@@ -93,7 +95,8 @@ def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
-        "idle publish cpu steady client consume queue types compaction lagging spark spark-typed spark-write data "
+        "idle publish cpu steady client consume queue types compaction lagging spark spark-large spark-typed "
+        "spark-write data "
         "delayed non-persistent topics failover keeping forwarding held lifecycle repair"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")

@@ -101,8 +101,8 @@ def run(cluster: RayCluster, directory: Path, report: Report) -> None:
     )
 
 
-def publish(cluster: RayCluster, topic: str, partitions: int, count: int) -> float:
-    """Fill a topic, which a durable subscription keeps; messages a second."""
+def publish(cluster: RayCluster, topic: str, partitions: int, count: int, size: int = MESSAGE_SIZE) -> float:
+    """Fill a topic with messages of `size` bytes, which a durable subscription keeps; messages a second."""
     if partitions:
         request = urllib.request.Request(
             f"{cluster.admin_url}/admin/v2/persistent/public/default/{topic}/partitions",
@@ -111,7 +111,7 @@ def publish(cluster: RayCluster, topic: str, partitions: int, count: int) -> flo
             headers={"Content-Type": "application/json"},
         )
         urllib.request.urlopen(request).close()
-    messages = [payload(MESSAGE_SIZE, seed) for seed in range(PAYLOADS)] * (MESSAGES_PER_CALL // PAYLOADS)
+    messages = [payload(size, seed) for seed in range(PAYLOADS)] * (MESSAGES_PER_CALL // PAYLOADS)
     with cluster.client() as client:
         client.subscribe(topic, "spark", initial_position=magnetar.InitialPosition.Earliest).close()
         producer = client.create_producer(
