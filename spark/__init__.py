@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from .raydp_session import stop as stop
     from .reading.frame import read_topic as read_topic
     from .reading.frame import release as release
+    from .reading.lag import StreamLag as StreamLag
+    from .reading.lag import lag as lag
     from .reading.stream import TopicQuery as TopicQuery
     from .reading.stream import stream as stream
     from .source.data_source import MagnetarDataSource as MagnetarDataSource
@@ -36,8 +38,10 @@ DATA_SOURCE = "MagnetarDataSource"
 """Not in `__all__`, because PySpark 3.5 has no data sources in Python."""
 _HOMES = {
     DATA_SOURCE: ".source.data_source",
+    "StreamLag": ".reading.lag",
     "TopicQuery": ".reading.stream",
     "TopicWrite": ".frame_writing",
+    "lag": ".reading.lag",
     "read_topic": ".reading.frame",
     "release": ".reading.frame",
     "session": ".raydp_session",
@@ -46,7 +50,7 @@ _HOMES = {
     "write_topic": ".frame_writing",
 }
 
-__all__ = ["read_topic", "release", "session", "stop", "stream", "write_topic"]
+__all__ = ["lag", "read_topic", "release", "session", "stop", "stream", "write_topic"]
 
 
 def __getattr__(name: str) -> Any:

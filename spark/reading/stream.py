@@ -52,7 +52,9 @@ class StreamProgress(TypedDict):
     startOffset: Offset
     endOffset: Offset
     latestOffset: Offset
-    """Where the topics ended when the micro-batch was planned: the lag is what lies behind `endOffset`."""
+    """Where the topics ended when the micro-batch was planned."""
+    lagEntries: int
+    """How many entries lie between `endOffset` and `latestOffset`. `lag` says how many it is now."""
     numInputEntries: int
     inputEntriesPerSecond: float
     durationMs: dict[str, int]
@@ -174,6 +176,7 @@ class TopicQuery:
                     "startOffset": batch.start,
                     "endOffset": batch.end,
                     "latestOffset": query.as_offset(ends, batch.start),
+                    "lagEntries": thread.run(query.entries_left(batch.end, ends)),
                     "numInputEntries": entries,
                     "inputEntriesPerSecond": entries / max(took_s, 1e-9),
                     "durationMs": {

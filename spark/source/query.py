@@ -53,7 +53,7 @@ from .columns import ReadColumns, versions_of
 from .offsets import EARLIEST, Offset, Reached, place_in
 from .options import ReadOptions
 from .task_options import tasks_of
-from .topics import topics_of
+from .topics import admin_path, topics_of
 from .trigger_limits import place_of_message, place_within, shares
 
 logger = logging.getLogger(__name__)
@@ -228,6 +228,22 @@ class Query:
             splits = split_by_size(plans, self._options.split_bytes, self._options.partitions_min)
         return tasks_of(self._options, self.access, splits, self.pins, await self._shapes(columns, plans))
 
+    async def entries_left(self, end: Offset, ends: Mapping[str, Reached]) -> int:
+        """How many entries lie behind an offset, up to these places. Raises what `plan` raises."""
+        entries = 0
+        for topic, last in ends.items():
+            place = place_in(end, topic)
+            if last.order <= place.order:
+                continue
+            planned = self._planned.get(topic)
+            if planned is not None and planned[0].order <= place.order and last.order <= planned[1].order:
+                plan = planned[2]
+            else:  # a micro-batch that is run again is planned up to its end only
+                plan = await self._plan(topic, place, last)
+            bounds = plan.bounds._replace(first=place.following, last=last.message_id)
+            entries += sum(part.entries for part in ledger_ranges(replace(plan, bounds=bounds)))
+        return entries
+
     async def _plan(self, topic: str, begin: Reached, last: Reached) -> PartitionPlan:
         planned = self._planned.get(topic)
         # A limited micro-batch is planned up to the end of the topic first, and then up to its limit.
@@ -309,7 +325,7 @@ class Query:
 
     async def _mark(self, topic: str) -> str | None:
         """How far the subscription has acknowledged a partition; None if it has no such cursor."""
-        url = f"{self._options.admin_url.rstrip('/')}/admin/v2/persistent/{_path_of(topic)}/internalStats"
+        url = f"{self._options.admin_url.rstrip('/')}/admin/v2/persistent/{admin_path(topic)}/internalStats"
         answer = json.loads(await ask_admin(url, timeout_s=HTTP_TIMEOUT_S))
         try:
             mark = answer["cursors"][self._options.subscription]["markDeletePosition"]
@@ -319,7 +335,7 @@ class Query:
 
     async def _send(self, method: str, topic: str, action: str, place: Reached, accepted: tuple[int, ...] = ()) -> None:
         assert self._options.subscription is not None
-        path = f"{_path_of(topic)}/subscription/{quote(self._options.subscription, safe='')}"
+        path = f"{admin_path(topic)}/subscription/{quote(self._options.subscription, safe='')}"
         body = {"ledgerId": place.ledger, "entryId": place.entry, "partitionIndex": TopicName.parse(topic).partition}
         if action:  # an entry of which a part is left stays in the backlog
             body["isExcluded"] = place.batch_index < 0
@@ -329,8 +345,3 @@ class Query:
 
 def _nearer(end: Reached, place: Reached | None) -> Reached:
     return end if place is None else min(end, place, key=lambda one: one.order)
-
-
-def _path_of(topic: str) -> str:
-    name = TopicName.parse(topic)
-    return "/".join(quote(part, safe="") for part in (name.tenant, *name.namespace.split("/")[1:], name.local_name))

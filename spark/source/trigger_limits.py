@@ -32,7 +32,7 @@ def place_within(plan: PartitionPlan, size_bytes: int) -> Reached | None:
 
 
 async def place_of_message(plan: PartitionPlan, messages: int, read_ids: ReadIds) -> Reached | None:
-    """The place of about the last of so many messages, at least the first; None if the plan has no entry.
+    """The place of about the last of so many messages, at least the first; None if the plan has no more of them.
 
     Raises what `read_ids` raises.
     """
@@ -40,9 +40,14 @@ async def place_of_message(plan: PartitionPlan, messages: int, read_ids: ReadIds
     if not splits:
         return None
     ids = await read_ids(splits[0])
+    if len(splits) == 1 and len(ids) <= messages:
+        return None
     if len(ids) >= messages:
         found = WireMessageId.deserialize(ids[messages - 1])
-        return Reached(found.ledger_id, found.entry_id, found.batch_index)
+        following = WireMessageId.deserialize(ids[messages]) if len(ids) > messages else found
+        # The last message of a batch stands for its entry, so that the backlog does not count the entry.
+        index = found.batch_index if following.position == found.position else -1
+        return Reached(found.ledger_id, found.entry_id, index)
     per_entry = max(len(ids) / splits[0].entries, 1.0)
     return _place(plan, int(messages / per_entry), dict.fromkeys(sizes_of_entries(plan), 1))
 

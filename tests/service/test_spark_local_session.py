@@ -10,6 +10,7 @@ import pytest
 
 import magnetar
 from magnetar.protocol.errors import InvalidConfiguration, NoSuchEntry
+from magnetar.spark import lag
 from magnetar.spark.reading.frame import read_topic, release
 from magnetar.spark.reading.stream import TopicQuery, stream
 from magnetar.spark.source.offsets import Reached
@@ -107,6 +108,23 @@ def test_each_row_comes_once_over_runs_limits_and_new_partitions(
     publish(cluster, topic, range(120, 200))
     assert query(trigger="availableNow").await_termination(WAIT_S)
     assert sink.rows == list(range(200))
+
+
+def test_progress_says_how_far_a_stream_is_behind(
+    cluster: EmbeddedCluster, query: Callable[..., TopicQuery], topic: str, admin_url: str
+) -> None:
+    create(cluster, topic)
+    publish(cluster, topic, range(90))  # 30 entries
+    ended = query(trigger="availableNow", max_messages_per_trigger=30)
+    assert ended.await_termination(WAIT_S)
+    progress = ended.recent_progress
+    assert [one["lagEntries"] for one in progress] == [20, 10, 0]
+    assert all(one["numInputEntries"] == 10 and one["inputEntriesPerSecond"] > 0 for one in progress)
+    publish(cluster, topic, range(90, 105))
+    found = lag(progress[1], admin_url)
+    assert found == (15, found.size_bytes, None, progress[1]["inputEntriesPerSecond"], {topic: 15})
+    cluster.run(cluster.coordinator_call("delete_topic", topic=topic, force=True))
+    assert lag(progress[1], admin_url).entries == 0
 
 
 def test_a_micro_batch_that_failed_comes_again_with_its_rows_and_number(

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 import magnetar
+from magnetar.protocol.errors import InvalidConfiguration
+from magnetar.spark import lag
 from support.servers.embedded_cluster import EmbeddedCluster
 from support.servers.ray_nodes import wait_until
 from support.spark.spark4 import Spark4, SparkFailed
@@ -97,6 +99,33 @@ def test_a_limit_of_messages_is_kept_within_entries(cluster: EmbeddedCluster, qu
     found = query(maxMessagesPerTrigger="25", predefinedSubscription="spark")
     assert sorted(column(found)) == sorted(expected)
     assert found["batches"] == [25, 25, 25, 25]
+
+
+def test_the_lag_is_what_lies_behind_the_progress(
+    cluster: EmbeddedCluster, query: Run, topic: str, admin_url: str
+) -> None:
+    create(cluster, topic, 2)
+    publish(cluster, topic, range(180))  # in batches of three
+    progress = query(maxMessagesPerTrigger="60")["progress"]
+    assert len(progress) >= 3
+    first, last = lag(progress[0], admin_url), lag(progress[-1], admin_url)
+    assert first.rows is not None and first.rows == pytest.approx(180 - progress[0]["numInputRows"], abs=9)
+    assert first.entries == sum(first.topics.values()) >= first.rows // 3 and first.size_bytes > first.rows
+    assert first.entries_per_s == pytest.approx(progress[0]["processedRowsPerSecond"] / 3, rel=0.2)
+    assert (last.entries, last.size_bytes, last.rows) == (0, 0, 0)
+    assert set(last.topics) == {f"{topic}-partition-0", f"{topic}-partition-1"}
+    publish(cluster, topic, range(180, 240))
+    after = lag(progress[-1], admin_url)
+    assert after.entries == 20 and after.rows == pytest.approx(60, abs=6)
+    cluster.run(cluster.coordinator_call("grow_topic", topic=topic, partitions=3))
+    assert query()["progress"][-1]["sources"][0]["numInputRows"] == 60
+
+
+def test_a_progress_without_an_offset_of_ours_has_no_lag(admin_url: str) -> None:
+    kafka = {"endOffset": '{"orders": {"0": 7}}', "latestOffset": '{"orders": {"0": 7}}', "startOffset": "null"}
+    for progress in (None, {"sources": []}, {"sources": [kafka]}):
+        with pytest.raises(InvalidConfiguration, match="wait for the first micro-batch"):
+            lag(progress, admin_url)
 
 
 def test_a_query_begins_inside_the_last_batch(cluster: EmbeddedCluster, query: Run, topic: str) -> None:

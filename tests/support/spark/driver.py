@@ -47,7 +47,9 @@ def answer(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
 
 
 def stream(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
-    """Run a query once to the end of the topics; the answer also has the rows of each micro-batch."""
+    """Run a query once to the end of the topics; the answer also has the number of rows of each micro-batch, and what
+    Spark told of its progress.
+    """
     place = question["directory"]
     frame = spark.readStream.format("magnetar").options(**question["options"]).load()
     writing = frame.writeStream.format("parquet").option("checkpointLocation", f"{place}/checkpoint")
@@ -55,8 +57,12 @@ def stream(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
     query.awaitTermination()
     spark.read.schema(frame.schema).parquet(f"{place}/rows").createOrReplaceTempView("t")
     rows = [[plain(value) for value in row] for row in spark.sql(question["sql"]).collect()]
-    progress = [one["numInputRows"] for one in query.recentProgress]
-    return {"rows": rows, "batches": [number for number in progress if number]}
+    progress = [one for one in query.recentProgress if one["numInputRows"]]
+    return {
+        "rows": rows,
+        "batches": [one["numInputRows"] for one in progress],
+        "progress": json.loads(json.dumps(progress, default=str)),
+    }
 
 
 def write(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:

@@ -53,10 +53,15 @@ async def read_ids(part: ReadSplit) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("messages", "place"), [(1, (5, 2, 0)), (4, (5, 2, 3)), (6, (5, 3, 1)), (33, (6, 0, 0)), (1_000, (6, 9))]
+    ("messages", "place"), [(1, (5, 2, 0)), (4, (5, 2)), (6, (5, 3, 1)), (32, (5, 9)), (33, (6, 0, 0)), (71, (6, 9, 2))]
 )
 async def test_a_number_of_messages_ends_exactly_where_they_were_counted(messages: int, place: tuple[int, ...]) -> None:
     assert await place_of_message(two_ledgers(), messages, read_ids) == Reached(*place)
+
+
+@pytest.mark.parametrize("messages", [18 * BATCH, 1_000])
+async def test_a_number_of_messages_is_no_limit_when_there_are_no_more(messages: int) -> None:
+    assert await place_of_message(two_ledgers(), messages, read_ids) is None
 
 
 async def test_a_large_number_of_messages_is_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
