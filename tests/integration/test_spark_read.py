@@ -530,8 +530,9 @@ def test_a_topic_with_a_schema_is_read_as_typed_columns(cluster, spark, client, 
     assert dict(payloads.dtypes)["value"] == "binary"
 
 
-def test_this_file_runs_every_example_and_command_of_the_page():
-    source = Path(__file__).read_text()
+def test_this_file_and_that_of_spark_4_run_every_example_and_command_of_the_page():
+    with_spark_4 = Path(__file__).parents[1] / "service" / "test_spark_guide.py"
+    source = Path(__file__).read_text() + with_spark_4.read_text()
     for kind in ("example", "commands"):
         assert [name for name in document_examples.named(GUIDE, kind) if f'"{name}"' not in source] == []
 

@@ -3,10 +3,12 @@
 A question has the `options` of a read, perhaps a `schema`, and the `sql` about the table `t`. With a `directory` it is
 a streaming query that reads what there is, and ends. Its checkpoint and its rows are kept there, and `t` has all of
 them. With `write`, options of a write, the rows of `sql` are written, and those of a stream if there is a `directory`.
-Without `options` the rows are those of `sql` alone. The answer has the rows, or the error. Bytes are written in
-hexadecimal.
+Without `options` the rows are those of `sql` alone. A question with `code` is a program to run, and the answer is what
+it prints. Other answers have the rows, or the error. Bytes are written in hexadecimal.
 """
 
+import contextlib
+import io
 import json
 import os
 import sys
@@ -86,8 +88,18 @@ def copy(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
     return {"rows": [], "batches": [one["numInputRows"] for one in query.recentProgress if one["numInputRows"]]}
 
 
+def program(spark: SparkSession, question: dict[str, Any]) -> dict[str, Any]:
+    """Run code with the names `spark` and `magnetar`; the answer has what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(question["code"], "program", "exec"), {"spark": spark, "magnetar": magnetar})
+    return {"rows": [], "printed": printed.getvalue()}
+
+
 def chosen(question: dict[str, Any]) -> Answer:
     """What answers a question."""
+    if "code" in question:
+        return program
     if "write" in question:
         return copy if "directory" in question else write
     return stream if "directory" in question else answer

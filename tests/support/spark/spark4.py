@@ -71,6 +71,10 @@ class Spark4:
         """Write the rows of a query, with these options. Raises SparkFailed with Spark's error."""
         return self._ask({"write": write, "sql": sql, **further})
 
+    def run(self, code: str) -> str:
+        """Run a program with the names `spark` and `magnetar`; what it prints. Raises SparkFailed with its error."""
+        return self._ask({"code": code})["printed"]
+
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
         assert self._process.stdin is not None
         print(json.dumps(question), file=self._process.stdin, flush=True)
