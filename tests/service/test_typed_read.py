@@ -13,6 +13,9 @@ import pulsar
 import pulsar.schema
 import pyarrow as pa
 import pytest
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.source_context_pb2 import SourceContext
+from google.protobuf.type_pb2 import Field, Syntax, Type
 
 import magnetar
 from magnetar.bulk.message_table import COLUMNS
@@ -130,6 +133,42 @@ def test_records_of_the_official_client_are_read(official_client: pulsar.Client,
             {"item": "pen", "count": 3, "share": 0.5, "tags": ["a", "b"]},
             {"item": "ink", "count": None, "share": None, "tags": None},
         ]
+
+
+DESCRIBED = [
+    Type(
+        name="air.Flight",
+        fields=[
+            Field(kind=Field.TYPE_STRING, cardinality=Field.CARDINALITY_OPTIONAL, number=1, name="carrier"),
+            Field(kind=Field.TYPE_SINT64, cardinality=Field.CARDINALITY_REPEATED, number=-2, packed=True, name="ä"),
+        ],
+        oneofs=["delay", ""],
+        source_context=SourceContext(file_name="flight.proto"),
+        syntax=Syntax.SYNTAX_PROTO3,
+    ),
+    Type(),
+    Type(source_context=SourceContext()),
+]
+"""Messages whose classes protoc has generated, of three files, with messages and enums inside them."""
+
+
+def test_protobuf_of_the_official_client_is_read(
+    official_client: pulsar.Client, topic: str, read: Read, admin_url: str
+) -> None:
+    schema = pulsar.schema.ProtobufNativeSchema(Type)
+    producer = official_client.create_producer(topic, schema=schema, batching_enabled=True)
+    for message in DESCRIBED:
+        producer.send(message)
+    table = read(columns=["name", "fields", "oneofs", "source_context", "syntax"])
+    as_json = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
+    expected = [MessageToDict(message, **as_json) for message in DESCRIBED]
+    found = [{name: value for name, value in row.items() if value is not None} for row in table.to_pylist()]
+    assert found == [{name: value for name, value in one.items() if name in table.column_names} for one in expected]
+    assert found[0]["fields"][1]["number"] == -2 and "source_context" not in found[1]
+    assert table.schema.field("syntax").type == pa.string()
+    payloads = read("bytes", columns=["value"])["value"].to_pylist()
+    assert [Type.FromString(payload) for payload in payloads] == DESCRIBED
+    assert {*read().column_names} == {*(one.name for one in Type.DESCRIPTOR.fields), *METADATA}
 
 
 OLD = make_dataclass("Trip", [("city", str), ("days", int), ("gone", str, "g")])
