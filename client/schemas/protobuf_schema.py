@@ -2,6 +2,7 @@
 
 import base64
 import json
+from graphlib import TopologicalSorter
 from typing import cast
 
 from google.protobuf.descriptor import FileDescriptor
@@ -84,6 +85,16 @@ def _collect(file: FileDescriptor, seen: set[str], files: FileDescriptorSet) -> 
     files.file.append(proto)
 
 
+def _needed_first(files: FileDescriptorSet) -> list[FileDescriptorProto]:
+    """Files in an order in which the pool takes them. Pulsar's Java client writes them in any order.
+
+    Raises ValueError for files that need each other.
+    """
+    by_name = {file.name: file for file in files.file}
+    order = TopologicalSorter({name: file.dependency for name, file in by_name.items()}).static_order()
+    return [by_name[name] for name in order if name in by_name]
+
+
 class DescribedMessages:
     """Decodes messages of which only the registered definition is known."""
 
@@ -92,7 +103,7 @@ class DescribedMessages:
             found = json.loads(definition)
             files = FileDescriptorSet.FromString(base64.b64decode(found["fileDescriptorSet"]))
             pool = DescriptorPool()
-            for file in files.file:
+            for file in _needed_first(files):
                 pool.Add(file)
             self.kind = GetMessageClass(pool.FindMessageTypeByName(found["rootMessageTypeName"]))
         except (ValueError, KeyError, TypeError, DecodeError) as error:

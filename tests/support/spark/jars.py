@@ -1,4 +1,4 @@
-"""Jars from Maven Central, for what is tried and measured beside Magnetar: Kafka, Spark's own sources, a connector.
+"""Jars from Maven Central, for what is tried beside Magnetar: Kafka, Spark's own sources, a connector, a client.
 
 `jars.lock` names them: a use, `group:artifact:version`, and the SHA-256 of the file. They are kept in build/jars.
 """

@@ -174,6 +174,23 @@ LISTED = [
 ]
 
 
+def test_files_of_a_definition_come_in_any_order() -> None:
+    text = json.loads(DEFINITION.data)
+    files = descriptor_pb2.FileDescriptorSet.FromString(base64.b64decode(text["fileDescriptorSet"]))
+    assert [file.name for file in files.file] == ["google/protobuf/timestamp.proto", "flight.proto"]
+    turned = descriptor_pb2.FileDescriptorSet(file=reversed(files.file))
+    text["fileDescriptorSet"] = base64.b64encode(turned.SerializeToString()).decode()
+    found = message_class(SchemaDefinition(SchemaType.PROTOBUF_NATIVE, json.dumps(text).encode()), False)
+    assert fields_of(found) == fields_of(FLIGHT)
+
+
+def test_files_of_a_definition_that_need_each_other_are_refused() -> None:
+    file = file_of()
+    file.dependency.append(file.name)
+    with pytest.raises(NotAllowedError, match="PROTOBUF_NATIVE"):
+        message_class(native(file, "air.Flight"), False)
+
+
 def test_the_schema_protobuf_goes_by_the_numbers_that_it_lists() -> None:
     definition = SchemaDefinition(SchemaType.PROTOBUF, b"{}", {"__PARSING_INFO__": json.dumps(LISTED)})
     decoder = ProtobufDecoder(message_class(definition, True), None, True)
