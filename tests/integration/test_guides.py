@@ -54,6 +54,14 @@ def test_the_example_of_a_queue_ships_the_orders_that_were_put(
     assert capsys.readouterr().out.strip() == "[0, 1, 2]"
 
 
+@pytest.mark.filterwarnings("ignore:::ray")  # Ray warns of settings that it makes itself
+def test_the_example_of_datasets_counts_and_adds_what_it_wrote(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(RAY, "ray-data")
+    assert capsys.readouterr().out.strip().splitlines()[-1] == f"1000 {sum(number % 7 for number in range(1000))}"
+
+
 def test_the_example_for_many_messages_adds_them_up(cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
     run(RAY, "ray-many")
     assert capsys.readouterr().out.strip() == "499500"
