@@ -58,7 +58,7 @@ def answer(reference: Any) -> Any:
     return ray.get(reference, timeout=120)
 
 
-@pytest.mark.promise("29.13")
+@pytest.mark.promise("31.22")
 def test_tasks_pass_items_to_each_other() -> None:
     one = magnetar.Queue()
     getting = [get.remote(one, 10) for _ in range(2)]
@@ -68,7 +68,7 @@ def test_tasks_pass_items_to_each_other() -> None:
     one.shutdown()
 
 
-@pytest.mark.promise("29.13")
+@pytest.mark.promise("31.22")
 def test_a_task_that_is_killed_or_fails_with_a_lease_gives_its_item_back() -> None:
     one = magnetar.Queue()
     one.put("order")

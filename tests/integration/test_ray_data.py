@@ -56,7 +56,7 @@ def numbers(dataset: ray.data.Dataset) -> list[int]:
     return [int(row["value"]) for row in dataset.iter_rows()]
 
 
-@pytest.mark.promise("29.14")
+@pytest.mark.promise("31.23")
 def test_a_dataset_has_the_rows_of_a_topic_and_reads_the_columns_that_it_needs(cluster: RayCluster) -> None:
     topic = publish(cluster, 2_000, partitions=3)
     dataset = magnetar.data.read_topic(topic, max_bytes_per_split=10_000)
@@ -96,7 +96,7 @@ def test_a_dataset_is_split_between_the_workers_of_a_training(cluster: RayCluste
     assert sum(ray.get([add.remote(part) for part in parts], timeout=120)) == sum(range(1_000))
 
 
-@pytest.mark.promise("29.14")
+@pytest.mark.promise("31.23")
 def test_typed_rows_are_written_and_read_again(cluster: RayCluster) -> None:
     topic = f"ray-data-{next(_numbers)}"
     rows = ray.data.from_items([{"carrier": f"c{one % 3}", "delay": one, "__key": f"c{one % 3}"} for one in range(100)])
