@@ -61,8 +61,8 @@ reference: ## generate docs/reference/, docs/FEATURES.md, and the calls that sen
 	@$(ENVIRONMENT) python -P tests/tools/generate_reference.py
 
 lock: ## resolve the dependencies of pyproject.toml again into requirements.lock, and those of the image
-	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --extra spark --extra avro --extra perf --extra postgresql \
-		--extra dev --generate-hashes --upgrade --custom-compile-command "make lock" pyproject.toml \
+	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --extra spark --extra serve --extra avro --extra perf \
+		--extra postgresql --extra dev --generate-hashes --upgrade --custom-compile-command "make lock" pyproject.toml \
 		--output-file requirements.lock
 	@$(ENVIRONMENT) uv pip compile --quiet --universal --python-version 3.11 --extra spark4-ray --generate-hashes --upgrade \
 		--custom-compile-command "make lock" pyproject.toml --output-file .ci/spark4.lock

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from . import exceptions as exceptions
     from . import functions as functions
     from . import schema as schema
+    from . import serve as serve
     from . import spark as spark
     from . import tableview as tableview
     from .bulk.local_read import arrow_batches as arrow_batches  # pyright: ignore[reportUnknownVariableType]
@@ -231,7 +232,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "UnsupportedVersionError",
     ),
 }
-_MODULES = ("data", "exceptions", "functions", "schema", "spark", "tableview")
+_MODULES = ("data", "exceptions", "functions", "schema", "serve", "spark", "tableview")
 _ALIASES = {"PulsarException": "MagnetarError"}
 """The official client's name for the root of all errors."""
 

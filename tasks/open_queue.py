@@ -6,7 +6,7 @@ item
 
 - until it gets again: then the item is acknowledged;
 - an asyncio task, until it ends: by an error, or cancelled, it gives the item back;
-- until the handle is closed, or nobody refers to it any more: then the item is acknowledged.
+- until the handle is closed, or dropped: then the item is acknowledged.
 
 Invariants:
 

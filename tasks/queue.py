@@ -62,7 +62,7 @@ class Queue:
     handle is closed or dropped. If the process dies before, or the asyncio task fails, another taker gets the item: so
     an item may be got twice, and is never lost. With `lease` a block of code says it: an error gives the item back.
 
-    Items are pickled. So whoever may publish to the topic may run code in the process that gets.
+    Items are pickled. So all who may publish to the topic may run code in the process that gets.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Queue:
         self._open: OpenQueue | None = None
         self._process_id = 0
         self._lock = threading.Lock()
-        self._watched: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self._watched: weakref.WeakSet[asyncio.Task[object]] = weakref.WeakSet()
 
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self.name, self.maxsize, self._service_url, self._admin_url)
@@ -177,7 +177,7 @@ class Queue:
 
     # -- putting -----------------------------------------------------------------------------------------------------
 
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         """Add an item, and return when it is stored on the disks of the ack quorum.
 
         Args:
@@ -193,7 +193,7 @@ class Queue:
         """
         self._run(self._put([_pickled(item)], _waited(block, timeout)))
 
-    async def put_async(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+    async def put_async(self, item: object, block: bool = True, timeout: float | None = None) -> None:
         """Add an item, as `put` does.
 
         Args:
@@ -210,7 +210,7 @@ class Queue:
         coroutine = self._put([_pickled(item)], _waited(block, timeout))
         await asyncio.wrap_future(shared_loop().submit(coroutine))
 
-    def put_nowait(self, item: Any) -> None:
+    def put_nowait(self, item: object) -> None:
         """Add an item, as `put` with `block=False` does.
 
         Args:
@@ -223,7 +223,7 @@ class Queue:
         """
         self.put(item, block=False)
 
-    def put_nowait_batch(self, items: Iterable[Any]) -> None:
+    def put_nowait_batch(self, items: Iterable[object]) -> None:
         """Add items in their order. After an error some may be stored.
 
         Args:
@@ -515,12 +515,12 @@ def _none_came(count: int, timeout_s: float | None) -> str:
 
 
 def _dropped(opened: OpenQueue, process_id: int) -> None:
-    """Nobody refers to the handle any more. Waits for nothing: garbage collection calls this."""
+    """Nobody refers to the handle now. Waits for nothing: garbage collection calls this."""
     if process_id == os.getpid():
         shared_loop().start(opened.close())
 
 
-def _task_ended(opened: OpenQueue, task: asyncio.Task[Any]) -> None:
+def _task_ended(opened: OpenQueue, task: asyncio.Task[object]) -> None:
     failed = task.cancelled() or task.exception() is not None
     shared_loop().start(opened.give_back(task) if failed else opened.done(task))
 

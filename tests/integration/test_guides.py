@@ -62,6 +62,18 @@ def test_the_example_of_datasets_counts_and_adds_what_it_wrote(
     assert capsys.readouterr().out.strip().splitlines()[-1] == f"1000 {sum(number % 7 for number in range(1000))}"
 
 
+@pytest.mark.filterwarnings("ignore:::ray", "ignore::ResourceWarning")  # Ray warns of settings that it makes itself
+def test_the_example_of_task_queues_runs_a_task(cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    from ray import serve
+
+    serve.start(proxy_location="Disabled")
+    try:
+        run(RAY, "ray-serve")
+    finally:
+        serve.shutdown()
+    assert "[192, 108]" in capsys.readouterr().out.splitlines()
+
+
 def test_the_example_for_many_messages_adds_them_up(cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
     run(RAY, "ray-many")
     assert capsys.readouterr().out.strip() == "499500"

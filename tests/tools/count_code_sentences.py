@@ -23,7 +23,8 @@ if __name__ == "__main__":
 from tools.count_long_sentences import ROOT, sentences, words
 from tools.syntax import nodes_of
 
-ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "spark", "cluster", "bench")
+PRODUCT = ("protocol", "runtime", "storage", "client", "actors", "bulk", "data", "serve", "spark", "tasks", "cluster")
+ROOMS = (*PRODUCT, "bench")
 LIMITS = (25, 30)
 
 BAD_WORDS = {

@@ -124,7 +124,21 @@ NAMING = [
     *GUIDES,
     *(f"docs/design/{file.name}" for file in sorted((ROOT / "docs/design").glob("*.md"))),
 ]
-CODE = ("protocol", "runtime", "storage", "client", "actors", "bulk", "spark", "cluster", "tests", "bench")
+CODE = (
+    "protocol",
+    "runtime",
+    "storage",
+    "client",
+    "actors",
+    "bulk",
+    "data",
+    "serve",
+    "spark",
+    "tasks",
+    "cluster",
+    "tests",
+    "bench",
+)
 
 
 def backticked(page: str) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from tools.markdown import anchor
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "spark", "cluster")
+ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "data", "serve", "spark", "tasks", "cluster")
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tools.syntax import nodes_of, tree_of
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "spark", "cluster")
+ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "data", "serve", "spark", "tasks", "cluster")
 
 
 def defined(file: Path) -> set[str]:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "tests" / "unit"
 SIMULATION = ROOT / "tests" / "simulation"
 
-ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "spark", "cluster")
+ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "data", "serve", "spark", "tasks", "cluster")
 
 ENTRY_POINTS = {"run.py", "gate.py", "explore.py", "coverage_report.py", "scale.py"}
 """What the Makefile runs, and beside each the tests of the program as a whole."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.syntax import nodes_of
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "spark", "cluster")
+ROOMS = ("protocol", "runtime", "storage", "client", "actors", "bulk", "data", "serve", "spark", "tasks", "cluster")
 
 PROTOCOLS_MAX = 45
 

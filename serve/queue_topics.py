@@ -1,0 +1,69 @@
+"""The topics of a task queue, and what the admin HTTP does and says about them."""
+
+import json
+from http import HTTPStatus
+from typing import NamedTuple
+from urllib.parse import quote
+
+from ..bulk.access import admin_through_ray, ask_admin
+from ..protocol.errors import ClusterError, InvalidConfiguration
+from ..protocol.topics import TopicName
+
+SUBSCRIPTION = "serve"
+STATUS_SUFFIX = "-status"
+COMPACTION_THRESHOLD_BYTES = 16 << 20
+
+
+class QueueFigures(NamedTuple):
+    """What the broker says of a queue."""
+
+    backlog: int
+    """Tasks that are not acknowledged: those that wait, those that run, and those that wait for a retry."""
+    running: int
+    """Those that a replica has."""
+    delayed: int
+    replicas: int
+    """The consumers of the queue."""
+
+
+class QueueTopics:
+    """The topics of one queue."""
+
+    def __init__(self, queue_name: str, admin_url: str | None) -> None:
+        """Raises InvalidTopicName, InvalidConfiguration for a topic that is not persistent."""
+        self.queue = TopicName.parse(queue_name).full
+        self.status = self.queue + STATUS_SUFFIX
+        if not TopicName.parse(queue_name).persistent:
+            raise InvalidConfiguration(f"{self.queue} keeps nothing: name a persistent topic")
+        self._admin_url = admin_url
+
+    async def create(self, others: list[str], result_expires_s: int) -> None:
+        """Make the topics, if they are not there, with the subscription of the replicas. `others`: further queues."""
+        for topic in (self.queue, *(TopicName.parse(one).full for one in others)):
+            await self._ask(topic, "", "PUT", accepted=(HTTPStatus.CONFLICT,))
+            await self._ask(topic, f"/subscription/{SUBSCRIPTION}", "PUT", "earliest", accepted=(HTTPStatus.CONFLICT,))
+        await self._ask(self.status, "", "PUT", accepted=(HTTPStatus.CONFLICT,))
+        kept = {"retentionTimeInMinutes": max(1, result_expires_s // 60), "retentionSizeInMB": -1}
+        await self._ask(self.status, "/retention", "POST", kept)
+        await self._ask(self.status, "/compactionThreshold", "POST", COMPACTION_THRESHOLD_BYTES)
+
+    async def figures(self) -> QueueFigures:
+        """Raises ClusterError, ConnectError, CoordinatorUnavailable."""
+        stats = json.loads(await self._ask(self.queue, "/stats"))
+        figures = stats["subscriptions"].get(SUBSCRIPTION)
+        if figures is None:
+            raise ClusterError(f"{self.queue} has no subscription {SUBSCRIPTION}: deploy the application again")
+        return QueueFigures(
+            figures["msgBacklog"],
+            figures["unackedMessages"],
+            figures["msgDelayed"],
+            len(figures["consumers"]),
+        )
+
+    async def _ask(
+        self, topic: str, what: str, method: str = "GET", body: object = None, *, accepted: tuple[int, ...] = ()
+    ) -> bytes:
+        admin_url = self._admin_url or await admin_through_ray()
+        name = TopicName.parse(topic)
+        url = f"{admin_url.rstrip('/')}/admin/v2/persistent/{name.namespace}/{quote(name.local_name, safe='')}{what}"
+        return await ask_admin(url, method, body, accepted=accepted)

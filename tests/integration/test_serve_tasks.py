@@ -1,0 +1,201 @@
+"""Task queues of Ray Serve on topics: a real Serve application on the cluster's Ray."""
+
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.schema import TaskProcessorConfig, TaskResult
+from ray.serve.task_consumer import instantiate_adapter_from_config, task_consumer, task_handler
+
+import magnetar
+from support.servers.ray_nodes import wait_until
+
+pytestmark = [
+    pytest.mark.usefixtures("cluster"),
+    pytest.mark.filterwarnings("ignore:::ray"),  # Ray warns of settings that it makes itself
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Serve's own sockets
+]
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def running_serve(ray_session: None) -> Iterator[None]:
+    serve.start(proxy_location="Disabled")
+    yield
+    serve.shutdown()
+
+
+def config_of(**options: Any) -> TaskProcessorConfig:
+    given = {one: options.pop(one) for one in ("serializer", "key_ordered") if one in options}
+    return TaskProcessorConfig(
+        queue_name=f"tasks-{next(_numbers)}",
+        adapter=magnetar.serve.MagnetarTaskProcessorAdapter,
+        adapter_config=magnetar.serve.MagnetarAdapterConfig(retry_backoff_s=0.05, **given),
+        **options,
+    )
+
+
+def deploy(config: TaskProcessorConfig, directory: Path, **options: Any) -> Any:
+    """An application whose handlers note in files what they do; returns an adapter that enqueues."""
+
+    @serve.deployment(ray_actor_options={"num_cpus": 0}, max_ongoing_requests=4, **options)
+    @task_consumer(task_processor_config=config)
+    class Handlers:
+        @task_handler(name="add")
+        def add(self, one: int, other: int = 0) -> int:
+            return one + other
+
+        @task_handler(name="wait")
+        async def wait(self, text: str) -> str:
+            return text
+
+        @task_handler(name="fail")
+        def fail(self, times: int) -> int:
+            tried = directory / "tried"
+            count = len(tried.read_text()) if tried.exists() else 0
+            tried.write_text("x" * (count + 1))
+            if count < times:
+                raise ValueError(f"attempt {count}")
+            return count
+
+        @task_handler(name="note")
+        def note(self, name: str, pause_s: float = 0.0) -> None:
+            time.sleep(pause_s)
+            with (directory / f"note-{name}").open("a") as file:
+                file.write(f"{os.getpid()}\n")
+
+    serve.run(Handlers.bind(), name=config.queue_name, route_prefix=None)
+    return instantiate_adapter_from_config(config)
+
+
+def final(adapter: Any, task: TaskResult, timeout_s: float = 60.0) -> TaskResult:
+    def ended() -> TaskResult | None:
+        found = adapter.get_task_status_sync(task.id)
+        return found if found.status in ("SUCCESS", "FAILURE", "REVOKED") else None
+
+    return wait_until(ended, f"task {task.id} ends", timeout_s)
+
+
+@pytest.mark.promise("31.24")
+async def test_tasks_run_and_their_results_are_kept(tmp_path: Path) -> None:
+    adapter = deploy(config_of(), tmp_path)
+    tasks = [adapter.enqueue_task_sync("add", [number], {"other": 1}) for number in range(20)]
+    assert {task.status for task in tasks} == {"PENDING"}
+    assert [final(adapter, task).result for task in tasks] == list(range(1, 21))
+    later = await adapter.enqueue_task_async("wait", ["hello"], countdown=1.0, task_id="my-task")
+    assert later.id == "my-task" and (await adapter.get_task_status_async("my-task")).status == "PENDING"
+    assert final(adapter, later).result == "hello"
+    wait_until(lambda: adapter.get_metrics_sync()["backlog"] == 0, "all tasks are acknowledged")
+    assert adapter.health_check_sync()[0][adapter.get_metrics_sync()["queue"]] == {"ok": "pong", "replicas": 1}
+    with pytest.raises(magnetar.InvalidConfiguration, match="no option of a task"):
+        adapter.enqueue_task_sync("add", [1], priority=3)
+    with pytest.raises(TypeError):
+        adapter.enqueue_task_sync("add", [object()])
+
+
+def test_a_failed_task_is_tried_again_and_then_goes_to_the_queue_of_failed_tasks(tmp_path: Path) -> None:
+    config = config_of(max_retries=2, failed_task_queue_name=f"failed-{next(_numbers)}")
+    adapter = deploy(config, tmp_path)
+    assert final(adapter, adapter.enqueue_task_sync("fail", [2])).result == 2
+    (tmp_path / "tried").unlink()
+    failed = final(adapter, adapter.enqueue_task_sync("fail", [5]))
+    assert (failed.status, failed.result) == ("FAILURE", "ValueError: attempt 2")
+    assert len((tmp_path / "tried").read_text()) == 3
+    moved = taken(config.failed_task_queue_name)
+    assert moved.name == "fail" and moved.args[:4] == [failed.id, "attempt 2", "[5]", "{}"]
+    assert "ValueError: attempt 2" in moved.args[4]
+
+
+def test_tasks_that_nobody_handles_go_to_the_queue_of_unprocessable_ones(tmp_path: Path) -> None:
+    config = config_of(unprocessable_task_queue_name=f"odd-{next(_numbers)}")
+    adapter = deploy(config, tmp_path)
+    unknown = final(adapter, adapter.enqueue_task_sync("nothing", [1]))
+    assert unknown.status == "FAILURE" and "'nothing'" in unknown.result
+    assert taken(config.unprocessable_task_queue_name).args[:2] == ["nothing", unknown.id]
+    with magnetar.Client() as client:
+        client.create_producer(config.queue_name).send(b"no task", properties={"serializer": "json"})
+    assert taken(config.unprocessable_task_queue_name).args[2] == "b'no task'"
+    assert final(adapter, adapter.enqueue_task_sync("add", [1])).result == 1
+
+
+def taken(queue: str | None) -> Any:
+    """The next task of a queue."""
+    from magnetar.serve.records import load_task
+
+    with magnetar.Client() as client:
+        consumer = client.subscribe(queue, "serve", magnetar.ConsumerType.Shared)
+        message = consumer.receive(30_000)
+        consumer.acknowledge(message)
+        return load_task("json", message.properties(), message.data())
+
+
+def test_a_task_that_was_cancelled_does_not_run(tmp_path: Path) -> None:
+    adapter = deploy(config_of(), tmp_path)
+    cancelled = adapter.enqueue_task_sync("note", ["cancelled"], countdown=1.5)
+    adapter.cancel_task_sync(cancelled.id)
+    assert final(adapter, cancelled).status == "REVOKED"
+    other = adapter.enqueue_task_sync("note", ["other"], countdown=2.0)
+    assert final(adapter, other).status == "SUCCESS"
+    wait_until(lambda: adapter.get_metrics_sync()["backlog"] == 0, "the cancelled task is acknowledged")
+    assert not (tmp_path / "note-cancelled").exists()
+
+
+@pytest.mark.promise("31.24")
+def test_no_task_is_lost_when_replicas_are_killed_and_none_runs_again_that_was_done(tmp_path: Path) -> None:
+    adapter = deploy(config_of(), tmp_path, num_replicas=2)
+    tasks = [adapter.enqueue_task_sync("note", [str(number), 0.02]) for number in range(200)]
+    for _ in range(2):
+        wait_until(lambda: notes(tmp_path), "tasks run")
+        done = {number for number, task in enumerate(tasks) if is_done(adapter, task)}
+        before = {number: (tmp_path / f"note-{number}").read_text() for number in done}
+        for process in {int(line) for file in notes(tmp_path) for line in file.read_text().split()}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        goal = min(len(done) + 20, 200)
+        wait_until(lambda goal=goal: sum(is_done(adapter, task) for task in tasks) >= goal, "other replicas go on", 120)
+        assert all((tmp_path / f"note-{number}").read_text() == text for number, text in before.items())
+    assert {final(adapter, task, 120).status for task in tasks} == {"SUCCESS"}
+    assert len(notes(tmp_path)) == 200
+
+
+def notes(directory: Path) -> list[Path]:
+    return list(directory.glob("note-*"))
+
+
+def is_done(adapter: Any, task: TaskResult) -> bool:
+    return adapter.get_task_status_sync(task.id).status == "SUCCESS"
+
+
+@pytest.mark.promise("31.24")
+def test_replicas_come_with_the_backlog_and_go_with_it(tmp_path: Path) -> None:
+    config = config_of()
+    policy = AutoscalingPolicy(
+        policy_function=magnetar.serve.BacklogAutoscalingPolicy, policy_kwargs={"queue_name": config.queue_name}
+    )
+    scaling = AutoscalingConfig(
+        min_replicas=0,
+        initial_replicas=0,
+        max_replicas=3,
+        target_ongoing_requests=10,
+        upscale_delay_s=0.0,
+        downscale_delay_s=1.0,
+        downscale_to_zero_delay_s=1.0,
+        policy=policy,
+    )
+    adapter = deploy(config, tmp_path, autoscaling_config=scaling)
+    replicas = lambda: adapter.get_metrics_sync()["replicas"]  # noqa: E731
+    assert replicas() == 0
+    tasks = [adapter.enqueue_task_sync("note", [str(number), 0.3]) for number in range(60)]
+    began = time.monotonic()
+    wait_until(lambda: replicas() == 3, "three replicas take tasks", 60)
+    print(f"three replicas after {time.monotonic() - began:.1f} s")
+    assert {final(adapter, task, 120).status for task in tasks} == {"SUCCESS"}
+    wait_until(lambda: replicas() == 0, "no replica is left", 120)
