@@ -24,6 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Serve's own sockets
 ]
 _numbers = itertools.count()
+_adapters: list[Any] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,6 +32,14 @@ def running_serve(ray_session: None) -> Iterator[None]:
     serve.start(proxy_location="Disabled")
     yield
     serve.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def closed_adapters() -> Iterator[None]:
+    yield
+    while _adapters:
+        _adapters.pop().close()
+        serve.delete(next(iter(serve.status().applications)))
 
 
 def config_of(**options: Any) -> TaskProcessorConfig:
@@ -73,7 +82,8 @@ def deploy(config: TaskProcessorConfig, directory: Path, **options: Any) -> Any:
                 file.write(f"{os.getpid()}\n")
 
     serve.run(Handlers.bind(), name=config.queue_name, route_prefix=None)
-    return instantiate_adapter_from_config(config)
+    _adapters.append(instantiate_adapter_from_config(config))
+    return _adapters[-1]
 
 
 def final(adapter: Any, task: TaskResult, timeout_s: float = 60.0) -> TaskResult:
