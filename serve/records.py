@@ -40,7 +40,7 @@ class TaskStatus(NamedTuple):
     """Seconds since the epoch."""
     result: object = None
     attempt: int = 0
-    """Which attempt it is of, from 0. That of RETRY is the next one."""
+    """Which attempt it is of, from 0."""
 
 
 def dump(serializer: str, value: object) -> bytes:

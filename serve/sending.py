@@ -2,6 +2,7 @@
 
 from ..client.aio.client import AsyncClient
 from ..client.aio.producer import AsyncProducer
+from ..protocol.errors import AlreadyClosed
 from ..runtime.environment import Environment
 from .records import ATTEMPT, SERIALIZER, Task, dump
 
@@ -32,4 +33,8 @@ class TaskSender:
             producer = self._producers[queue] = await self._client.create_producer(queue, batching_enabled=False)
         properties = {SERIALIZER: self._serializer} | ({ATTEMPT: str(attempt)} if attempt else {})
         deliver_at = self._env.clock.now_ms() + round(delay_s * 1_000) if delay_s > 0 else None
-        await producer.send(payload, properties=properties, partition_key=key, deliver_at=deliver_at)
+        try:
+            await producer.send(payload, properties=properties, partition_key=key, deliver_at=deliver_at)
+        except AlreadyClosed:
+            self._producers.pop(queue, None)  # it has ended: the next call begins with a new one
+            raise

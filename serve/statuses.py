@@ -17,7 +17,7 @@ from ..client.aio.reader import AsyncReader
 from ..client.consuming.message import Message
 from ..client.core.message_id import MessageId
 from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
-from .records import SERIALIZER, TaskStatus, dump, load_status
+from .records import FINAL, SERIALIZER, TaskStatus, dump, load_status
 
 logger = logging.getLogger(__name__)
 
@@ -41,14 +41,23 @@ class Statuses:
         payload = dump(self._serializer, status)
         if self._producer is None:
             self._producer = await self._client.create_producer(self._topic, batching_enabled=True)
-        await self._producer.send(payload, properties={SERIALIZER: self._serializer}, partition_key=task_id)
+        try:
+            await self._producer.send(payload, properties={SERIALIZER: self._serializer}, partition_key=task_id)
+        except AlreadyClosed:
+            self._producer = None  # it has ended: the next call begins with a new one
+            raise
 
     async def current(self, task_id: str) -> TaskStatus | None:
         """What is stored at this moment. Raises what kept the reader from being asked."""
         async with self._catching_up:
             reader = await self._opened()
-            while await reader.has_message_available():
-                self._enter(await reader.read_next())
+            try:
+                while await reader.has_message_available():
+                    self._enter(await reader.read_next())
+            except MagnetarError:
+                if not reader.is_open():
+                    self._reader = None  # the next call begins with a new one
+                raise
         return self._known.get(task_id)
 
     async def _opened(self) -> AsyncReader:
@@ -65,6 +74,9 @@ class Statuses:
         except InvalidMessage as error:
             logger.warning("a status of task %s in %s is left out: %s", task_id, self._topic, error)
             return
+        known = self._known.get(task_id)
+        if known is not None and known.status in FINAL and status.status not in FINAL:
+            return  # of a replica that was cut off, and did not know it yet
         self._known[task_id] = status
         self._known.move_to_end(task_id)
         if len(self._known) > STATUSES_MAX:

@@ -4,11 +4,11 @@ What becomes of a message of the queue:
 
 1. It is no task that this queue can read, or nobody here handles tasks of its name: it goes to the queue of
    unprocessable tasks, if there is one, and is acknowledged. A task that can be read is FAILURE then.
-2. The task has a final status, or a later attempt of it is stored: the message came again, and is acknowledged.
+2. The task has a final status, or a later attempt of it has begun: the message came again, and is acknowledged.
 3. The status STARTED is stored, and the handler runs.
 4. It returned: SUCCESS is stored with the result, then the message is acknowledged.
-5. It raised, and may be tried again: a copy with the next attempt is stored, which is delivered after the back-off.
-   RETRY is stored, then the message is acknowledged.
+5. It raised, and may be tried again: RETRY is stored. Then a copy with the next attempt is stored, which is delivered
+   after the back-off. Then the message is acknowledged.
 6. It raised the last time: the task goes to the queue of failed tasks, if there is one. FAILURE is stored with the text
    of the error, then the message is acknowledged.
 
@@ -133,7 +133,8 @@ class TaskWorker:
             except asyncio.CancelledError:
                 self._free.release()
                 raise
-            except AlreadyClosed:
+            except AlreadyClosed as error:
+                logger.error("this replica takes no more tasks of %s: %s", self._rules.queue, error)
                 return
             except MagnetarError as error:  # of one message: the next call goes on
                 logger.warning("a message of %s cannot be taken: %s", self._rules.queue, error)
@@ -199,8 +200,9 @@ class TaskWorker:
         if may_retry and (self._rules.max_retries is None or attempt < self._rules.max_retries):
             delay_s = min(self._config.retry_backoff_s * 2 ** min(attempt, 30), self._config.retry_backoff_max_s)
             logger.warning("task %s (%s) failed and is tried again in %.1f s: %s", task.id, task.name, delay_s, text)
+            # The status first: another replica may have the copy at once, and end it before a later status of ours.
+            await self._statuses.publish(task.id, TaskStatus(RETRY, self._now(), text, attempt))
             await self._sender.send(self._rules.queue, task, attempt=attempt + 1, delay_s=delay_s, key=key)
-            await self._statuses.publish(task.id, TaskStatus(RETRY, self._now(), text, attempt + 1))
             return
         logger.error("task %s (%s) has failed for the last time: %s", task.id, task.name, text, exc_info=error)
         if self._rules.failed_queue is not None:

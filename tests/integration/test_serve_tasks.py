@@ -16,6 +16,7 @@ from ray.serve.schema import TaskProcessorConfig, TaskResult
 from ray.serve.task_consumer import instantiate_adapter_from_config, task_consumer, task_handler
 
 import magnetar
+from magnetar.serve.records import load_status, load_task
 from support.servers.ray_nodes import wait_until
 
 pytestmark = [
@@ -114,7 +115,10 @@ async def test_tasks_run_and_their_results_are_kept(tmp_path: Path) -> None:
 def test_a_failed_task_is_tried_again_and_then_goes_to_the_queue_of_failed_tasks(tmp_path: Path) -> None:
     config = config_of(max_retries=2, failed_task_queue_name=f"failed-{next(_numbers)}")
     adapter = deploy(config, tmp_path)
-    assert final(adapter, adapter.enqueue_task_sync("fail", [2])).result == 2
+    retried = adapter.enqueue_task_sync("fail", [2])
+    assert final(adapter, retried).result == 2
+    steps = [("STARTED", 0), ("RETRY", 0), ("STARTED", 1), ("RETRY", 1), ("STARTED", 2), ("SUCCESS", 2)]
+    assert statuses_of(config.queue_name, retried.id) == steps
     (tmp_path / "tried").unlink()
     failed = final(adapter, adapter.enqueue_task_sync("fail", [5]))
     assert (failed.status, failed.result) == ("FAILURE", "ValueError: attempt 2")
@@ -122,6 +126,19 @@ def test_a_failed_task_is_tried_again_and_then_goes_to_the_queue_of_failed_tasks
     moved = taken(config.failed_task_queue_name)
     assert moved.name == "fail" and moved.args[:4] == [failed.id, "attempt 2", "[5]", "{}"]
     assert "ValueError: attempt 2" in moved.args[4]
+
+
+def statuses_of(queue: str, task_id: str) -> list[tuple[str, int]]:
+    """The statuses that were stored of a task, in their order, with the attempt of each."""
+    found: list[tuple[str, int]] = []
+    with magnetar.Client() as client:
+        reader = client.create_reader(f"{queue}-status", magnetar.MessageId.earliest)
+        while reader.has_message_available():
+            message = reader.read_next(10_000)
+            if message.partition_key() == task_id:
+                status = load_status("json", message.properties(), message.data())
+                found.append((status.status, status.attempt))
+    return found
 
 
 def test_tasks_that_nobody_handles_go_to_the_queue_of_unprocessable_ones(tmp_path: Path) -> None:
@@ -138,8 +155,6 @@ def test_tasks_that_nobody_handles_go_to_the_queue_of_unprocessable_ones(tmp_pat
 
 def taken(queue: str | None) -> Any:
     """The next task of a queue."""
-    from magnetar.serve.records import load_task
-
     with magnetar.Client() as client:
         consumer = client.subscribe(queue, "serve", magnetar.ConsumerType.Shared)
         message = consumer.receive(30_000)
