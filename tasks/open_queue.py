@@ -5,20 +5,23 @@ the broker gives it to another consumer when the process dies. A taker is an asy
 item
 
 - until it gets again: then the item is acknowledged;
-- an asyncio task, until it ends: by an error, or cancelled, it gives the item back;
-- until the handle is closed, or dropped: then the item is acknowledged.
+- until it ends: then the item is acknowledged, but an asyncio task that failed, or was cancelled, gives it back;
+- until the handle is closed, or dropped: then the item is acknowledged;
+- until the process ends: then the item is acknowledged, but a process that an error ends gives it back.
 
 Invariants:
 
 - The consumer has no receive queue. It asks for an item only when somebody waits for one, so no handle keeps an item
   from the others. What comes when nobody waits any longer is given back at once.
 - What is given to a caller that was cancelled meanwhile is given back.
+- No client here has its broker create a topic. So handles of a deleted queue end, and do not bring its topic back.
 - Everything here but `Taking` runs on the loop of `shared_loop`.
 """
 
 import asyncio
 import atexit
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Hashable, Sequence
@@ -32,7 +35,7 @@ from ..client.aio.consumer import AsyncConsumer
 from ..client.aio.producer import AsyncProducer
 from ..client.consuming.message import Message
 from ..client.core.configuration import ConsumerType, InitialPosition
-from ..protocol.errors import AlreadyClosed, MagnetarError, Timeout
+from ..protocol.errors import AlreadyClosed, InvalidConfiguration, MagnetarError, Timeout
 from ..runtime.environment import Chance, Environment
 from ..runtime.tasks import Tasks
 
@@ -59,16 +62,19 @@ class _Shared:
         self.open: weakref.WeakSet[OpenQueue] = weakref.WeakSet()
 
     def close(self) -> None:
+        if self.process_id != os.getpid():  # a child of a fork has got this call, but not the thread
+            return
+        failed = hasattr(sys, "last_value")  # Python has reported an error that nobody handled
         with suppress(TimeoutError, MagnetarError):  # the process ends: the broker gives back what is not acknowledged
-            self.loop.run(asyncio.wait_for(self._close(), CLOSE_TIMEOUT_S))
+            self.loop.run(asyncio.wait_for(self._close(failed=failed), CLOSE_TIMEOUT_S))
 
-    async def _close(self) -> None:
-        await asyncio.gather(*(one.close() for one in self.open), return_exceptions=True)
+    async def _close(self, *, failed: bool) -> None:
+        await asyncio.gather(*(one.close(done=not failed) for one in self.open), return_exceptions=True)
         await asyncio.gather(*(one.close() for one in self.clients.values()), return_exceptions=True)
 
 
 _shared: _Shared | None = None
-_lock = threading.Lock()
+_lock = threading.RLock()  # garbage collection may call `_of_this_process` in the midst of it
 
 
 def shared_random() -> Chance:
@@ -88,6 +94,35 @@ def _of_this_process() -> _Shared:
             _shared = _Shared()
             atexit.register(_shared.close)
         return _shared
+
+
+def _thread_ended(token: Hashable, opened: "weakref.WeakSet[OpenQueue]", process_id: int) -> None:
+    if process_id == os.getpid():  # a child of a fork has lost the other threads
+        for one in opened:
+            shared_loop().start(one.done(token))
+
+
+class ThreadTaker:
+    """Stands for a thread among the takers, and ends with it."""
+
+    def __init__(self) -> None:
+        self.token = object()
+        self.opened: weakref.WeakSet[OpenQueue] = weakref.WeakSet()
+        """Where the thread got items."""
+        weakref.finalize(self, _thread_ended, self.token, self.opened, os.getpid()).atexit = False
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.taker = ThreadTaker()
+
+
+_of_thread = _OfThread()
+
+
+def this_thread() -> ThreadTaker:
+    """The taker that stands for the thread that calls."""
+    return _of_thread.taker
 
 
 class Taking:
@@ -133,7 +168,7 @@ class OpenQueue:
     async def take(self, taking: Taking, taker: Hashable, count: int, timeout_s: float | None) -> None:
         """Give `count` items to `taker`, which is done with those that it holds. All or none.
 
-        The future gets Timeout when they do not come in time.
+        The future gets Timeout when one of them does not come within `timeout_s`.
         """
         work = asyncio.current_task()
         assert work is not None
@@ -145,17 +180,17 @@ class OpenQueue:
         try:
             await self.done(taker)
             await self._both()
-            async with asyncio.timeout(timeout_s):
-                while len(messages) < count:
+            while len(messages) < count:
+                async with asyncio.timeout(timeout_s):
                     messages.append(await self._next())
-            self._held[taker] = messages
+            self._held.setdefault(taker, []).extend(messages)  # it may have others, which came at the same time
             taking.future.set_result(messages)
         except InvalidStateError:
             await self.give_back(taker, messages)
         except TimeoutError:
             await self._not_taken(taking, messages, Timeout(f"{count} items did not come within {timeout_s} s"))
-        except (MagnetarError, asyncio.CancelledError) as error:
-            await self._not_taken(taking, messages, error)
+        except BaseException as error:  # of any kind: the caller waits for it
+            await self._not_taken(taking, messages, _closed() if self._closed else error)
 
     async def _not_taken(self, taking: Taking, messages: Sequence[Message], error: BaseException) -> None:
         if not self._waiting and self._stray is None and not self._closed:
@@ -171,7 +206,6 @@ class OpenQueue:
         _, consumer = await self._both()
         if self._stray is not None:
             self._stray.cancel()
-            await asyncio.wait({self._stray})
             self._stray = None
         self._waiting += 1
         try:
@@ -214,7 +248,7 @@ class OpenQueue:
 
     async def _both(self) -> tuple[AsyncProducer, AsyncConsumer]:
         if self._closed:
-            raise AlreadyClosed("this handle of the queue is closed: make a new one of the same name")
+            raise _closed()
         if self._opening is None or (self._opening.done() and self._opening.exception() is not None):
             self._opening = self._tasks.spawn(self._open(), f"open {self._place.topic}")
         return await asyncio.shield(self._opening)
@@ -223,27 +257,34 @@ class OpenQueue:
         clients = _of_this_process().clients
         client = clients.get(self._place.service_url)
         if client is None:
-            client = clients[self._place.service_url] = AsyncClient(self._place.service_url)
-        consumer = await client.subscribe(
-            self._place.topic,
-            SUBSCRIPTION,
-            ConsumerType.Shared,
-            receiver_queue_size=0,
-            initial_position=InitialPosition.Earliest,
-            negative_ack_redelivery_delay_ms=0,
-            ack_group_time_ms=0,
-        )
+            client = clients[self._place.service_url] = AsyncClient(
+                self._place.service_url, allow_auto_topic_creation=False
+            )
         try:
-            return await client.create_producer(self._place.topic, batching_enabled=False), consumer
+            consumer = await client.subscribe(
+                self._place.topic,
+                SUBSCRIPTION,
+                ConsumerType.Shared,
+                receiver_queue_size=0,
+                initial_position=InitialPosition.Earliest,
+                negative_ack_redelivery_delay_ms=0,
+                ack_group_time_ms=0,
+            )
+        except InvalidConfiguration:  # what cannot be without a receive queue
+            topic = self._place.topic
+            raise InvalidConfiguration(f"{topic} has partitions, and a queue has none: choose another name") from None
+        try:
+            producer = await client.create_producer(self._place.topic, batching_enabled=False, block_if_queue_full=True)
+            return producer, consumer
         except BaseException:
             await consumer.close()
             raise
 
-    async def close(self) -> None:
-        """Acknowledge what is held, and leave. May be called twice."""
+    async def close(self, *, done: bool = True) -> None:
+        """Acknowledge what is held if it is `done`, and leave: the broker gives out the rest. May be called twice."""
         if self._closed:
             return
-        for taker in list(self._held):
+        for taker in list(self._held) if done else ():
             with suppress(MagnetarError):  # the broker gives it out again
                 await self.done(taker)
         self._closed = True
@@ -251,3 +292,7 @@ class OpenQueue:
         if opened is not None and opened.done() and not opened.cancelled() and opened.exception() is None:
             await asyncio.gather(*(one.close() for one in opened.result()), return_exceptions=True)
         await self._tasks.close()
+
+
+def _closed() -> AlreadyClosed:
+    return AlreadyClosed("this handle of the queue is closed: make a new one of the same name")

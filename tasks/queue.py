@@ -17,16 +17,16 @@ import threading
 import weakref
 from collections.abc import AsyncGenerator, Coroutine, Generator, Hashable, Iterable
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from ..bulk.access import admin_through_ray, ask_admin
-from ..client.consuming.message import Message
 from ..protocol.errors import ClusterError, InvalidConfiguration, Timeout
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
-from .open_queue import SUBSCRIPTION, OpenQueue, QueuePlace, Taking, shared_loop, shared_random
+from .open_queue import SUBSCRIPTION, OpenQueue, QueuePlace, Taking, shared_loop, shared_random, this_thread
 
 T = TypeVar("T")
 
@@ -38,6 +38,9 @@ FULL_POLL_MAX_S = 0.25
 NOWAIT_S = 1.0
 """An item that is in the queue comes within this time, or another handle has taken it."""
 NOWAIT_TRIES = 5
+LOOKS = 3
+LOOK_PAUSE_S = 0.02
+"""An item that comes to a handle which waits no more is back in the queue within these looks."""
 
 
 class Empty(queue.Empty):
@@ -58,9 +61,10 @@ class Queue:
     """A first-in, first-out queue that Ray tasks, actors and drivers share, and that survives them.
 
     Its methods are those of `ray.util.queue.Queue`. An item that was got is *held* by its taker, which is an asyncio
-    task, or else a thread. The taker is done with it when it gets again, when its asyncio task returns, or when the
-    handle is closed or dropped. If the process dies before, or the asyncio task fails, another taker gets the item: so
-    an item may be got twice, and is never lost. With `lease` a block of code says it: an error gives the item back.
+    task, or else a thread. The taker is done with it when it gets again, when the asyncio task returns, when the thread
+    ends, or when the handle is closed or dropped. If the process dies before, or an error ends it, or the asyncio task
+    fails, another taker gets the item: so an item may be got twice, and is never lost. With `lease` a block of code
+    says it: an error gives the item back.
 
     Items are pickled. So all who may publish to the topic may run code in the process that gets.
     """
@@ -259,12 +263,13 @@ class Queue:
             ValueError: If `timeout` is negative.
             MagnetarError: Why the queue cannot be read.
         """
-        return self._get(1, _waited(block, timeout), threading.current_thread())[0]
+        return self._get(1, _waited(block, timeout), self._thread())[0]
 
-    async def get_async(self, block: bool = True, timeout: float | None = None) -> Any:
+    def get_async(self, block: bool = True, timeout: float | None = None) -> Coroutine[object, object, Any]:
         """Take the next item, and be done with the item before it.
 
-        The asyncio task holds the item until it gets again, or ends. If it fails, it gives the item back.
+        The asyncio task that calls this holds the item until it gets again, or ends. If it fails, it gives the item
+        back. That holds also where another task awaits the call, as in `asyncio.wait_for(queue.get_async(), 5)`.
 
         Args:
             block: Whether to wait for an item.
@@ -278,15 +283,7 @@ class Queue:
             ValueError: If `timeout` is negative.
             MagnetarError: Why the queue cannot be read.
         """
-        task = asyncio.current_task()
-        assert task is not None
-        waited_s = _waited(block, timeout)
-        message = (await self._take_async(1, waited_s, task))[0]
-        if task not in self._watched:
-            self._watched.add(task)
-            held_in = self._opened()
-            task.add_done_callback(lambda ended: _task_ended(held_in, ended))
-        return pickle.loads(message.data())
+        return self._get_for(_caller(), _waited(block, timeout))
 
     def get_nowait(self) -> Any:
         """Take the next item, as `get` with `block=False` does.
@@ -319,7 +316,7 @@ class Queue:
             raise TypeError("Argument 'num_items' must be an int")
         if num_items < 0:
             raise ValueError("'num_items' must be nonnegative")
-        return self._get(num_items, 0.0, threading.current_thread()) if num_items else []
+        return self._get(num_items, 0.0, self._thread()) if num_items else []
 
     @contextmanager
     def lease(self, timeout: float | None = None) -> Generator[Any]:
@@ -364,9 +361,9 @@ class Queue:
             MagnetarError: Why the queue cannot be read.
         """
         lease = object()
-        message = (await self._take_async(1, _waited(True, timeout), lease))[0]
+        item = (await self._get_async(1, _waited(True, timeout), lease))[0]
         try:
-            yield pickle.loads(message.data())
+            yield item
         except BaseException:
             shared_loop().start(self._opened().give_back(lease))
             raise
@@ -435,10 +432,10 @@ class Queue:
         opened = self._opened()
         for _ in range(NOWAIT_TRIES if timeout_s == 0 else 1):
             if timeout_s == 0:
-                self._check_holds(count, self._run(self._after(opened, taker)))
+                self._check_holds(count, self._run(self._after(opened, taker, count)))
             taking = Taking(opened, taker)
-            shared_loop().start(opened.take(taking, taker, count, NOWAIT_S if timeout_s == 0 else timeout_s))
             try:
+                shared_loop().start(opened.take(taking, taker, count, NOWAIT_S if timeout_s == 0 else timeout_s))
                 return [pickle.loads(one.data()) for one in taking.future.result()]
             except Timeout:
                 continue
@@ -447,16 +444,32 @@ class Queue:
                 raise
         raise Empty(_none_came(count, timeout_s))
 
-    async def _take_async(self, count: int, timeout_s: float | None, taker: Hashable) -> list[Message]:
+    async def _get_for(self, task: "asyncio.Task[object] | None", timeout_s: float | None) -> object:
+        if task is None:  # no coroutine has called
+            return (await self._get_async(1, timeout_s, self._thread()))[0]
+        item = (await self._get_async(1, timeout_s, task))[0]
+        if task.done() or task not in self._watched:
+            self._watched.add(task)
+            held_in = self._opened()
+            task.add_done_callback(partial(_task_ended, held_in))
+        return item
+
+    def _thread(self) -> Hashable:
+        """This thread as a taker, which gives up what it holds here when it ends."""
+        taker = this_thread()
+        taker.opened.add(self._opened())
+        return taker.token
+
+    async def _get_async(self, count: int, timeout_s: float | None, taker: Hashable) -> list[object]:
         opened = self._opened()
         for _ in range(NOWAIT_TRIES if timeout_s == 0 else 1):
             if timeout_s == 0:
-                size = await asyncio.wrap_future(shared_loop().submit(self._after(opened, taker)))
+                size = await asyncio.wrap_future(shared_loop().submit(self._after(opened, taker, count)))
                 self._check_holds(count, size)
             taking = Taking(opened, taker)
-            shared_loop().start(opened.take(taking, taker, count, NOWAIT_S if timeout_s == 0 else timeout_s))
             try:
-                return await asyncio.wrap_future(taking.future)
+                shared_loop().start(opened.take(taking, taker, count, NOWAIT_S if timeout_s == 0 else timeout_s))
+                return [pickle.loads(one.data()) for one in await asyncio.wrap_future(taking.future)]
             except Timeout:
                 continue
             except BaseException:
@@ -464,8 +477,17 @@ class Queue:
                 raise
         raise Empty(_none_came(count, timeout_s))
 
-    async def _after(self, opened: OpenQueue, taker: Hashable) -> int:
+    async def _after(self, opened: OpenQueue, taker: Hashable, count: int) -> int:
+        """How many items wait, now that `taker` is done with what it held.
+
+        A handle that waited in vain may just be giving the next item back. So this looks again where others hold some.
+        """
         await opened.done(taker)
+        for _ in range(LOOKS):
+            size, held = await self._figures()
+            if size >= count or size + held < count:
+                return size
+            await asyncio.sleep(LOOK_PAUSE_S)
         return await self._size()
 
     def _check_holds(self, count: int, size: int) -> None:
@@ -483,11 +505,16 @@ class Queue:
         await self._ask_admin("?force=true", "DELETE", accepted=(HTTPStatus.NOT_FOUND,))
 
     async def _size(self) -> int:
+        return (await self._figures())[0]
+
+    async def _figures(self) -> tuple[int, int]:
+        """How many items wait, and how many are held."""
         stats = json.loads(await self._ask_admin("/stats"))
         figures = stats["subscriptions"].get(SUBSCRIPTION)
         if figures is None:
             raise ClusterError(f"{self.name} has no subscription {SUBSCRIPTION}: it was removed, so make a new queue")
-        return max(0, figures["msgBacklog"] - figures["unackedMessages"])
+        held = figures["unackedMessages"]
+        return max(0, figures["msgBacklog"] - held), held
 
     async def _ask_admin(self, what: str, method: str = "GET", *, accepted: tuple[int, ...] = ()) -> bytes:
         admin_url = self._admin_url or await admin_through_ray()
@@ -520,8 +547,16 @@ def _dropped(opened: OpenQueue, process_id: int) -> None:
         shared_loop().start(opened.close())
 
 
+def _caller() -> "asyncio.Task[object] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no loop runs here
+        return None
+
+
 def _task_ended(opened: OpenQueue, task: asyncio.Task[object]) -> None:
-    failed = task.cancelled() or task.exception() is not None
+    # Its error, but not by `exception()`: asyncio would then say nothing of an error that nobody else looks at.
+    failed = task.cancelled() or task._exception is not None  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]
     shared_loop().start(opened.give_back(task) if failed else opened.done(task))
 
 

@@ -424,6 +424,9 @@ class PartitionConsumer:
         self._receive_queue = queue
         self.permits = Permits(self.registration, queue, queue_size, core.handover)
         self._entry_of = entry_kind(core, configuration)
+        creates = core.configuration.allow_auto_topic_creation
+        self._ends_with_topic = not creates or isinstance(configuration.topic, re.Pattern)
+        """Whether it never has its broker create the topic, and ends when the topic is deleted."""
         self._durable = start is None
         self._keeps_queue = start is not None and configuration.consumer_type.keeps_order
         """Whether it goes on after the last entry that arrived. Of a Shared subscription others may get that entry."""
@@ -518,7 +521,7 @@ class PartitionConsumer:
 
         A pattern's consumer of a deleted topic ends: the topic is found again when it is created.
         """
-        if isinstance(error, TopicNotFound) and isinstance(self._configuration.topic, re.Pattern):
+        if isinstance(error, TopicNotFound) and self._ends_with_topic:
             return True
         self._missing = self._missing or isinstance(error, TopicNotFound)
         if self.refused is not None and isinstance(error, TopicNotFound | NotAllowedError):
@@ -584,7 +587,7 @@ class PartitionConsumer:
             initialPosition=begin.value,  # pyright: ignore[reportArgumentType]
             metadata=[KeyValue(key=key, value=value) for key, value in configuration.properties.items()],
         )
-        if isinstance(configuration.topic, re.Pattern):
+        if self._ends_with_topic:
             command.force_topic_creation = False  # a topic that was deleted must not come back by this
         if self.name:
             command.consumer_name = self.name

@@ -222,7 +222,7 @@ class TopicConsumer:
             raise InvalidConfiguration(
                 "receiver_queue_size is 0, but the consumer takes several topics: set it to at least 1"
             )
-        creates = not isinstance(configuration.topic, re.Pattern)
+        creates = core.configuration.allow_auto_topic_creation and not isinstance(configuration.topic, re.Pattern)
         self.topics = TopicSet(core, configuration, self.receive_queue, start, creates=creates)
         self._discovery = TopicDiscovery(core, configuration, self.topics, also)
         self.letters: LetterHandling | None = None

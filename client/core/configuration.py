@@ -220,6 +220,11 @@ class ClientConfiguration(Options):
         80 * 1024 * 1024,
         "A larger batch is not delivered: `receive` fails with MessageTooBig, and the batch stays unacknowledged.",
     )
+    allow_auto_topic_creation: bool = option(
+        True,
+        "Whether brokers may create the topics of producers and consumers. If not, these fail with TopicNotFound when "
+        "their topic does not exist, also when it is deleted later.",
+    )
 
     def check(self) -> None:
         if self.service_url is not None:

@@ -28,6 +28,7 @@ from ...protocol.errors import (
     ProducerFenced,
     ProtocolError,
     Timeout,
+    TopicNotFound,
     TopicTerminated,
     exception_for_server_error,
     is_retriable,
@@ -324,6 +325,9 @@ class PartitionProducer:
 
     async def register(self) -> None:
         """Register with the topic's broker once; see `Registration.attempt`."""
+        if not self._core.configuration.allow_auto_topic_creation:
+            # PRODUCER, unlike SUBSCRIBE, has no field for it: so ask before, which raises TopicNotFound.
+            await self._core.lookup.partitions(self.topic.full, create=False)
         self._registered_at(await self.registration.attempt(self._command, CommandProducerSuccess))
 
     def _command(self, producer_id: int, request_id: int) -> CommandProducer:
@@ -511,6 +515,8 @@ class PartitionProducer:
         As with the official client, a used-up backlog quota fails what is pending, and the producer goes on.
         """
         if isinstance(error, TopicTerminated | ProducerFenced):
+            return True
+        if isinstance(error, TopicNotFound) and not self._core.configuration.allow_auto_topic_creation:
             return True
         self._last_refusal = error
         if isinstance(error, ProducerBlockedQuotaExceededException):

@@ -278,7 +278,7 @@ class TopicProducer:
         if self._keys is not None:
             required = configuration.crypto_failure_action is ProducerCryptoFailureAction.FAIL
             await self._keys.load(required=required)
-        count = await core.lookup.partitions(topic.full)
+        count = await core.lookup.partitions(topic.full, create=core.configuration.allow_auto_topic_creation)
         if count:
             self.router = make_router(configuration, core.environment.random, count)
             total = configuration.max_pending_messages_across_partitions

@@ -37,7 +37,7 @@ PARAMETERS: dict[str, int] = {
     "spark/frame_writing.py:write_topic": 9,
     "storage/bookie/journal.py:__init__": 12,
 }
-ANY_USES = 64
+ANY_USES = 63
 
 PUBLIC_FACES = (
     "client/aio/",
