@@ -45,12 +45,15 @@ class PlannedTopic(NamedTuple):
     shape: RowShape
     pins: tuple[Pin, ...]
 
+    def shape_of(self, columns: Sequence[str] | None) -> RowShape:
+        """What rows look like that have only these of the planned columns. None: all."""
+        return self.shape if columns is None else self.shape._replace(columns=tuple(columns))
+
     def tasks(self, size_bytes: int, tasks_min: int, columns: Sequence[str] | None = None) -> list[TaskRead]:
         """The tasks, in the order of the topic: of about `size_bytes` each, and at least so many. `columns`: only
         these of the planned ones.
         """
-        shape = self.shape if columns is None else self.shape._replace(columns=tuple(columns))
-        asked = self.asked
+        asked, shape = self.asked, self.shape_of(columns)
         return [
             TaskRead(self.admin_url, self.access, part, shape, self.pins, asked.pin_ttl_s, asked.keys)
             for part in split_by_size(self.plans, size_bytes, tasks_min)

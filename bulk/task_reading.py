@@ -1,8 +1,8 @@
 """What a task of Spark or Ray Data does to read its split: the part of a read that runs in executors and workers.
 
 Spark and Ray keep a process for many tasks. So the connections to bookies, and the loop that they live on, are kept,
-too: one `_Worker` for each cluster, until the process ends. A task prolongs the pins of its whole read, also those of
-other partitions, because their tasks may begin last.
+too: one `_Worker` for each cluster and admin URL, until the process ends. A task prolongs the pins of its whole read,
+also those of other partitions, because their tasks may begin last.
 """
 
 # pyarrow brings no types.
@@ -72,7 +72,7 @@ class _Worker:
 
 
 _threads: dict[str, LoopThread] = {}  # one, made with the first task of this process
-_workers: dict[str, _Worker] = {}
+_workers: dict[tuple[str, str], _Worker] = {}
 
 
 def read_split(task: TaskRead) -> Iterator[pa.RecordBatch]:
@@ -80,9 +80,10 @@ def read_split(task: TaskRead) -> Iterator[pa.RecordBatch]:
     thread = _threads.get("read") or _threads.setdefault("read", LoopThread("magnetar-read"))
 
     async def begin() -> AsyncGenerator[pa.RecordBatch]:
-        worker = _workers.get(task.access.cluster_id)
+        of = (task.access.cluster_id, task.admin_url)  # a cluster that was started again may have another URL
+        worker = _workers.get(of)
         if worker is None:
-            worker = _workers[task.access.cluster_id] = _Worker(task.admin_url, task.access)
+            worker = _workers[of] = _Worker(task.admin_url, task.access)
         return worker.read(task)
 
     yield from thread.items(thread.run(begin()))

@@ -6,6 +6,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from ..bulk.writing.task_writer import TaskAttempt, Written, write_task
 from ..bulk.writing.typed_values import KINDS, RECORD_NAME, record_of, schema_info
 from ..client.core.configuration import CompressionType
 from ..client.core.discovery import find_service_url
-from ..client.schemas.schema import SchemaInfo
 from ..protocol.errors import InvalidConfiguration, NotAllowedError
 from ..protocol.topics import TopicName
 
@@ -32,6 +32,9 @@ class TopicDatasink(Datasink[Written]):
     All messages are stored when `write_datasink` returns. `written` then says how many. Without `producer_name` a row
     is stored at least once: Ray repeats a task that failed. With a name, and with deduplication on the topic, what a
     repeated task has stored already is not stored again.
+
+    With a schema, each task registers that of its first rows. Give a column the same type in all rows: a task whose
+    rows have another schema fails if the topic does not allow it beside the others.
     """
 
     def __init__(
@@ -84,43 +87,74 @@ class TopicDatasink(Datasink[Written]):
         return "Topic"
 
     def on_write_start(self, schema: Any = None) -> None:
+        # `schema` says nothing about the rows: Ray Data joins operators, and it is that of what the first of them gets.
         url = find_service_url() if self._service_url is None else self._service_url
-        info = self._checked(schema) if isinstance(schema, pa.Schema) else None
-        if self._topic is not None:
-            create_topic(url, self._topic, info)
-        self._plan = replace(self._plan, service_url=url, schema=info)
+        if self._topic is not None and self._kind is None:
+            create_topic(url, self._topic, None)
+        self._plan = replace(self._plan, service_url=url)
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> Written:
-        return write_task(self._plan, TaskAttempt(ctx.task_idx), self._batches(blocks))
+        tables = (BlockAccessor.for_block(block).to_arrow() for block in blocks)
+        rows = (table for table in tables if table.num_rows)  # a block without rows may have no columns either
+        plan, record = self._plan, None
+        first = next(rows, None)
+        if self._kind is not None and first is not None:
+            # Each message says with which schema it was encoded. So each task may take the one of its own rows.
+            record = _record(first.schema)
+            plan = replace(plan, schema=schema_info(KINDS[self._kind], record_of(record), self._record_name))
+        found = rows if first is None else chain([first], rows)
+        return write_task(plan, TaskAttempt(ctx.task_idx), self._batches(found, record))
 
     def on_write_complete(self, write_result: WriteResult[Written]) -> None:
         self.written = outcome_of(self._topic or "a topic", self._plan, write_result.write_returns)
 
-    def _checked(self, schema: pa.Schema) -> SchemaInfo | None:
-        """The schema that the topic gets. Raises InvalidConfiguration for columns that make no messages."""
-        typed = self._kind is not None
-        check_columns({field.name: _type_name(field.type) for field in schema}, typed=typed)
-        if self._kind is None:
-            return None
-        fields = [field for field in schema if not field.name.startswith("__")]
-        return schema_info(KINDS[self._kind], record_of(pa.schema(fields)), self._record_name)
+    def _batches(self, tables: Iterable[pa.Table], record: pa.Schema | None) -> Iterator[pa.RecordBatch]:
+        """The columns that make messages, in the types that `bulk/writing` takes. `record`: the fields of all tables.
 
-    def _batches(self, blocks: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-        """The columns that make messages, in the types that `bulk/writing` takes."""
-        for block in blocks:
-            table = BlockAccessor.for_block(block).to_arrow()
-            self._checked(table.schema)
-            wanted = [one for one in table.column_names if one in TYPES or not one.startswith("__")]
-            wanted = [one for one in wanted if one != TOPIC or self._topic is None]
+        Raises InvalidConfiguration for columns that make no messages.
+        """
+        for table in tables:
+            nothing = [field.name for field in table.schema if pa.types.is_null(field.type) and field.name != VALUE]
+            table = table.drop_columns([name for name in nothing if record is None or name not in record.names])
+            check_columns({field.name: _type_name(field.type) for field in table.schema}, typed=record is not None)
+            names = [one for one in table.column_names if one in TYPES and (one.startswith("__") or record is None)]
+            wanted = [one for one in names if one != TOPIC or self._topic is None]
             fields = [pa.field(one, _written_type(one, table.schema.field(one).type)) for one in wanted]
-            yield from table.select(wanted).cast(pa.schema(fields)).combine_chunks().to_batches()
+            if record is not None:
+                table = _with_fields(table, record)
+                fields += record
+            try:
+                written = table.select([one.name for one in fields]).cast(pa.schema(fields))
+            except pa.ArrowException as error:
+                raise InvalidConfiguration(
+                    f"some rows have other types than the first ones, {error}: cast them"
+                ) from error
+            yield from written.combine_chunks().to_batches()
+
+
+def _record(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field for field in schema if not field.name.startswith("__")])
+
+
+def _with_fields(table: pa.Table, record: pa.Schema) -> pa.Table:
+    """The table with what it lacks of the record, as nulls. Raises InvalidConfiguration if it has more."""
+    found = _record(table.schema)
+    more = [name for name in found.names if name not in record.names]
+    if more:
+        raise InvalidConfiguration(
+            f"some rows have the columns {', '.join(more)}, which the first ones have not: give all rows the same"
+        )
+    for field in record:
+        if field.name not in found.names:
+            table = table.append_column(field, pa.nulls(table.num_rows, field.type))
+    return table
 
 
 def _type_name(kind: pa.DataType) -> str:
     """A type as `check_columns` names it: as Spark does."""
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "string"
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind):
         return "binary"
     if pa.types.is_timestamp(kind):
         return "timestamp"

@@ -37,7 +37,8 @@ CHEAPEST_COLUMN = "__publishTime"
 class TopicDatasource(Datasource):
     """The planned rows of a topic. For `ray.data.read_datasource`; `read_topic` is the shorter way.
 
-    Ray Data pickles it to the actor of `streaming_split`. The pins are prolonged in the process that has planned.
+    Ray Data pickles it to the actor of `streaming_split`. The process that has planned prolongs the pins, and tasks do
+    that read.
     """
 
     def __init__(self, asked: AskedRead, max_bytes_per_split: int = TASK_SIZE_BYTES) -> None:
@@ -57,26 +58,29 @@ class TopicDatasource(Datasource):
     def supports_projection_pushdown(self) -> bool:
         return True
 
+    def apply_projection(self, projection_map: dict[str, str] | None) -> Datasource:
+        planned = self._planned.shape.columns
+        for name in projection_map or ():
+            if name not in planned:
+                raise InvalidConfiguration(f"the dataset has no column {name!r}: choose from {', '.join(planned)}")
+        return super().apply_projection(projection_map)
+
     def estimate_inmemory_data_size(self) -> int:
-        return sum(_size_bytes(task.split) for task in self._tasks(1))
+        return sum(_size_bytes(task.split) for task in self._planned.tasks(self._size_bytes, 1))
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        return [
-            ReadTask(
-                partial(_blocks, task),
-                BlockMetadata(num_rows=None, size_bytes=_size_bytes(task.split), input_files=None, exec_stats=None),
-                schema=task.shape.schema,
-                per_task_row_limit=per_task_row_limit,
-            )
-            for task in self._tasks(parallelism)
-        ]
-
-    def _tasks(self, tasks_min: int) -> list[TaskRead]:
         # Without columns Ray Data counts rows: the cheapest column has them, and a table without columns would not.
-        columns = self._get_data_columns()
-        return self._planned.tasks(self._size_bytes, tasks_min, [CHEAPEST_COLUMN] if columns == [] else columns)
+        columns = [CHEAPEST_COLUMN] if self._get_data_columns() == [] else self._get_data_columns()
+        schema = self._planned.shape_of(columns).schema
+        reads = [
+            (partial(_blocks, task), BlockMetadata(None, _size_bytes(task.split), None, None))
+            for task in self._planned.tasks(self._size_bytes, parallelism, columns)
+        ]
+        if not reads:  # a dataset without blocks has no schema
+            reads = [(partial(_no_rows, schema), BlockMetadata(0, 0, None, None))]
+        return [ReadTask(read, metadata, schema, per_task_row_limit) for read, metadata in reads]
 
 
 class _Pinned:
@@ -89,8 +93,16 @@ def _size_bytes(split: ReadSplit) -> int:
 
 def _blocks(task: TaskRead) -> Iterator[pa.Table]:
     """Runs in a worker of Ray."""
+    empty = True
     for batch in read_split(task):
+        empty = False
         yield pa.Table.from_batches([batch])
+    if empty:
+        yield from _no_rows(task.shape.schema)
+
+
+def _no_rows(schema: pa.Schema) -> list[pa.Table]:
+    return [schema.empty_table()]
 
 
 def read_topic(
@@ -134,7 +146,8 @@ def read_topic(
             error, DISCARD leaves it out, CONSUME gives the bytes as they are, a batch as one row.
         max_bytes_per_split: About how many bytes of the topic one task reads.
         plan_timeout_s: Seconds to look for the topic's brokers while some of them fail over.
-        pin_ttl_s: Seconds after which planned ledgers may be trimmed if this process crashes.
+        pin_ttl_s: Seconds after which planned ledgers may be trimmed if this process crashes, or forgets the dataset.
+            Keep the dataset while the parts of its `streaming_split` are in use.
         override_num_blocks: As in `ray.data.read_datasource`: number of tasks at least.
         concurrency: As there: the maximum number of tasks that run at a time.
         ray_remote_args: As there: options of the tasks.

@@ -6,8 +6,10 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 import ray
@@ -104,12 +106,102 @@ def test_typed_rows_are_written_and_read_again(cluster: RayCluster) -> None:
     rows.write_datasink(sink)
     assert sink.written.rows == 100 and sink.written.size_bytes > 0
     flights = magnetar.data.read_topic(topic, schema="auto")
+    with pytest.raises(magnetar.MagnetarError):  # all tasks have registered the same version
+        magnetar.data.read_topic(topic, schema=1)
     assert flights.groupby("carrier").sum("delay").sort("carrier").take_all() == [
         {"carrier": f"c{digit}", "sum(delay)": sum(range(digit, 100, 3))} for digit in range(3)
     ]
     with cluster.client() as client:
         reader = client.create_reader(topic, magnetar.MessageId.earliest)
         assert {reader.read_next(10_000).partition_key() for _ in range(100)} == {"c0", "c1", "c2"}
+
+
+def written_and_read(dataset: ray.data.Dataset, schema: str | None = "avro") -> list[dict[str, Any]]:
+    """The rows without the columns that every topic has, in the order of their values."""
+    topic = f"ray-data-{next(_numbers)}"
+    sink = magnetar.data.TopicDatasink(topic, schema=schema)
+    dataset.write_datasink(sink)
+    found = magnetar.data.read_topic(topic, schema="auto" if schema else None)
+    rows = [{name: row[name] for name in row if not name.startswith("__")} for row in found.take_all()]
+    assert sink.written.rows == len(rows)
+    return sorted(rows, key=str)
+
+
+@pytest.mark.parametrize("batch_format", ["pyarrow", "pandas"])
+def test_rows_are_stored_with_the_schema_that_they_have_when_they_are_written(batch_format: str) -> None:
+    def named(batch: Any) -> Any:
+        names = [f"n{one}" for one in (batch["id"].to_pylist() if batch_format == "pyarrow" else batch["id"])]
+        return pa.table({"name": names}) if batch_format == "pyarrow" else pd.DataFrame({"name": names})
+
+    wanted = [{"name": f"n{one}"} for one in range(8)]
+    for begun in (ray.data.range(8), ray.data.from_items([{"id": one} for one in range(8)])):
+        rows = begun.map_batches(named, batch_format=batch_format)
+        assert written_and_read(rows) == wanted
+        values = rows.rename_columns({"name": "value"})
+        assert written_and_read(values, None) == [{"value": row["name"].encode()} for row in wanted]
+
+
+@pytest.mark.parametrize("schema", ["avro", None])
+def test_blocks_without_rows_are_written(schema: str | None) -> None:
+    few = ray.data.range(100, override_num_blocks=10).filter(lambda row: row["id"] in (42, 43))
+    rows = few.map(lambda row: {"value": f"n{row['id']}"})
+    wanted = [{"value": "n42"}, {"value": "n43"}]
+    assert written_and_read(rows, schema) == (
+        wanted if schema else [{"value": row["value"].encode()} for row in wanted]
+    )
+    sink = magnetar.data.TopicDatasink(f"ray-data-{next(_numbers)}", schema=schema)
+    rows.filter(lambda _: False).write_datasink(sink)
+    assert sink.written.rows == 0
+
+
+def test_blocks_of_other_columns_or_types_are_written_as_they_are_or_refused() -> None:
+    def blocks(*tables: dict[str, list[Any]]) -> ray.data.Dataset:
+        return ray.data.from_arrow([pa.table(columns) for columns in tables])
+
+    one, two = {"a": 1, "b": "x"}, {"a": 2, "b": "y"}
+    wanted = [one, two]
+    assert written_and_read(blocks({"a": [1], "b": ["x"]}, {"b": ["y"], "a": [2]}).repartition(1)) == wanted
+    assert sorted(written_and_read(blocks({"a": [1], "b": ["x"]}, {"b": ["y"], "a": [2]})), key=str) == sorted(
+        wanted, key=str
+    )
+    value = pa.array(["p", None], pa.string())
+    keyless = blocks({"value": value, "__key": pa.nulls(2)}, {"value": pa.nulls(1)})  # type: ignore[dict-item]
+    assert [row["value"] for row in written_and_read(keyless, None)].count(None) == 2
+    with pytest.raises((magnetar.IncompatibleSchema, RayTaskError), match="IncompatibleSchema"):
+        written_and_read(blocks({"a": [1]}, {"a": [2.5]}))
+
+
+def test_the_blocks_of_a_task_have_the_fields_of_the_first_one(cluster: RayCluster) -> None:
+    topic = f"ray-data-{next(_numbers)}"
+    sink = magnetar.data.TopicDatasink(topic, schema="avro", service_url=cluster.service_url)
+    sink.on_write_start()
+    context = SimpleNamespace(task_idx=0)
+    first = pa.table({"a": [1], "b": ["x"]})
+    blocks = [first, pa.table({"b": ["y"], "a": [2.0]}), pa.table({"a": pa.nulls(1)}), pa.table({})]
+    assert sink.write(blocks, context).rows == 3
+    read = magnetar.data.read_topic(topic, schema="auto", columns=["a", "b"]).take_all()
+    assert sorted(read, key=str) == sorted([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}, {"a": None, "b": None}], key=str)
+    with pytest.raises(magnetar.InvalidConfiguration, match="other types than the first ones"):
+        sink.write([first, pa.table({"a": [2.5]})], context)
+    with pytest.raises(magnetar.InvalidConfiguration, match="the columns c, which the first ones have not"):
+        sink.write([first, pa.table({"c": [2]})], context)
+
+
+def test_a_dataset_without_rows_has_the_columns_of_its_topic(cluster: RayCluster) -> None:
+    topic = publish(cluster, 10)
+    for options in ({"start": "latest"}, {"end": "earliest"}):
+        nothing = magnetar.data.read_topic(topic, **options)  # type: ignore[arg-type]
+        assert nothing.count() == 0 and nothing.take_all() == []
+        assert nothing.schema().names == magnetar.data.read_topic(topic).schema().names
+        assert nothing.select_columns(["value"]).schema().names == ["value"]
+
+
+def test_columns_that_were_not_planned_cannot_be_selected(cluster: RayCluster) -> None:
+    keys = magnetar.data.read_topic(publish(cluster, 10), columns=["__key", "__topic"])
+    assert keys.select_columns(["__topic", "__key"]).schema().names == ["__topic", "__key"]
+    assert keys.select_columns(["__key"]).rename_columns({"__key": "key"}).take(1) == [{"key": "0"}]
+    with pytest.raises(magnetar.InvalidConfiguration, match="no column 'value': choose from __key, __topic"):
+        keys.select_columns(["value"]).take(1)
 
 
 def test_what_was_read_is_written_as_it_is_with_a_topic_for_each_row(cluster: RayCluster) -> None:
