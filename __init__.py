@@ -99,11 +99,15 @@ if TYPE_CHECKING:
     from .protocol.compression import CompressionType as CompressionType
     from .protocol.errors import ClusterError as ClusterError
     from .protocol.errors import ConnectionClosed as ConnectionClosed
+    from .protocol.errors import ConsumeFailed as ConsumeFailed
     from .protocol.errors import DirectoryLocked as DirectoryLocked
     from .protocol.errors import MagnetarError as MagnetarError
     from .protocol.errors import SchemaSerializationError as SchemaSerializationError
     from .protocol.errors import SettingError as SettingError
     from .protocol.errors import SparkUnavailable as SparkUnavailable
+    from .tasks.consume import Consuming as Consuming
+    from .tasks.consume import consume as consume
+    from .tasks.consume_pool import ConsumeStats as ConsumeStats
     from .tasks.queue import Empty as Empty
     from .tasks.queue import Full as Full
     from .tasks.queue import Queue as Queue
@@ -175,6 +179,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "client.statistics.figures": ("ConsumerStats", "ProducerStats"),
     "cluster.handle": ("Cluster",),
     "cluster.starting": ("connect", "start"),
+    "tasks.consume": ("Consuming", "consume"),
+    "tasks.consume_pool": ("ConsumeStats",),
     "tasks.queue": ("Empty", "Full", "Queue"),
     "protocol.compression": ("CompressionType",),
     "protocol.errors": (
@@ -187,6 +193,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "ClusterError",
         "ConnectError",
         "ConnectionClosed",
+        "ConsumeFailed",
         "ConsumerAssignError",
         "ConsumerBusy",
         "ConsumerNotFound",

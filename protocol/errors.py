@@ -497,6 +497,14 @@ class SparkUnavailable(MagnetarError):
     """
 
 
+class ConsumeFailed(MagnetarError):
+    """The workers of `consume` end again and again, and handle no message meanwhile; or their process has left Ray.
+
+    What to do: Read the error that the message names. It is often one of the class's constructor, a module that the
+    workers lack, or a message that ends its process. Mend it, and call `consume` again: nothing was lost.
+    """
+
+
 class CoordinatorUnavailable(MagnetarError, server_error=6, http_status=503, retriable=True):
     """No coordinator answers at the moment.
 

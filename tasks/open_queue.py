@@ -52,13 +52,13 @@ class QueuePlace(NamedTuple):
 
 
 class _Shared:
-    """The loop of this process, and its clients by service URL."""
+    """The loop of this process, and its clients by service URL and by whether they may create topics."""
 
     def __init__(self) -> None:
         self.process_id = os.getpid()
         self.environment = Environment.real(threads_max=1)
         self.loop = LoopThread("magnetar-queues")
-        self.clients: dict[str | None, AsyncClient] = {}
+        self.clients: dict[tuple[str | None, bool], AsyncClient] = {}
         self.open: weakref.WeakSet[OpenQueue] = weakref.WeakSet()
 
     def close(self) -> None:
@@ -85,6 +85,16 @@ def shared_random() -> Chance:
 def shared_loop() -> LoopThread:
     """The loop on which the queues of this process are. It begins with the first call, and ends with the process."""
     return _of_this_process().loop
+
+
+def shared_client(service_url: str | None, *, creates_topics: bool = True) -> AsyncClient:
+    """The client of this process for the cluster, on the loop of `shared_loop`."""
+    clients = _of_this_process().clients
+    client = clients.get((service_url, creates_topics))
+    if client is None:
+        client = AsyncClient(service_url, allow_auto_topic_creation=creates_topics)
+        clients[service_url, creates_topics] = client
+    return client
 
 
 def _of_this_process() -> _Shared:
@@ -254,12 +264,7 @@ class OpenQueue:
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> tuple[AsyncProducer, AsyncConsumer]:
-        clients = _of_this_process().clients
-        client = clients.get(self._place.service_url)
-        if client is None:
-            client = clients[self._place.service_url] = AsyncClient(
-                self._place.service_url, allow_auto_topic_creation=False
-            )
+        client = shared_client(self._place.service_url, creates_topics=False)
         try:
             consumer = await client.subscribe(
                 self._place.topic,

@@ -309,6 +309,17 @@ class AsyncConsumer(ConsumerFacts, Pausing):
             raise queue.failure
 
 
+async def give_up(consumer: AsyncConsumer, message: Message) -> None:
+    """Store a copy of a message in the dead letter topic, then acknowledge the message.
+
+    For a consumer with a dead letter policy. Raises why the copy could not be stored. Then the message is not
+    acknowledged.
+    """
+    letters = consumer._consumer.letters  # pyright: ignore[reportPrivateUsage] (a call that is not of the face)
+    assert letters is not None
+    await letters.give_up(message)
+
+
 def is_enough(policy: ConsumerBatchReceivePolicy, messages: int, size_bytes: int) -> bool:
     """Whether one of the policy's limits is reached."""
     if 0 < policy.max_num_message <= messages:

@@ -190,6 +190,10 @@ class LetterHandling(Protocol):
         """Store a copy for another attempt, then acknowledge the message."""
         ...
 
+    async def give_up(self, message: Message) -> None:
+        """Store a copy in the dead letter topic, then acknowledge the message."""
+        ...
+
     async def close(self) -> None:
         """Finish what is under way."""
         ...

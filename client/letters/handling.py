@@ -473,6 +473,16 @@ class Letters:
 
     # ---- Dead letters ----
 
+    async def give_up(self, message: Message) -> None:
+        """Store a copy in the dead letter topic, then acknowledge the message, however often it was delivered.
+
+        Raises why the copy could not be stored. Then the message is not acknowledged.
+        """
+        source = self._consumer.topics.source_of(message)  # refuses what belongs elsewhere before anything is stored
+        copied = letter_properties(message, self.policy.subscription)
+        await self._dead_letter_producer(message.topic_name()).send(message, copied)
+        source.acks.acknowledge(message)
+
     def _dead_letter_producer(self, source: str) -> LetterProducer:
         topic = self.policy.dead_letter_topic_of(source)
         producer = self._dead.get(topic)

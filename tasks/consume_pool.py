@@ -1,0 +1,412 @@
+"""The workers of one `magnetar.consume`, as the process that called it keeps them: on the loop of `shared_loop`.
+
+A member is one worker actor:
+
+| state | what it means | next |
+| --- | --- | --- |
+| STARTING | Ray was asked for the actor, which may wait for resources | RUNNING, STOPPING, ENDED |
+| RUNNING | it has subscribed | STOPPING, ENDED |
+| STOPPING | it was told to finish its call | ENDED |
+| ENDED | its `run` has returned or failed, or its process is gone | |
+
+The pool is OPEN → STOPPING → ENDED. It becomes STOPPING when `stop` is called, and when `LOSSES_MAX` members in a row
+have ended by themselves while no message was handled. The second leaves an error, which `wait` and `stop` raise.
+
+What happens, and when: every `LOOK_INTERVAL_S`, and at once when a member ends, the pool
+
+1. asks the members what they have done,
+2. asks the admin HTTP for the backlog, unless the bounds are fixed, at most once in `LOOK_INTERVAL_S`,
+3. starts members, or tells the youngest ones to stop, until as many as wanted are STARTING or RUNNING.
+
+A member that ends by itself is replaced behind a back-off, which a handled message resets.
+
+Invariants:
+
+- STARTING and RUNNING members are at most `bounds.maximum`. Those that are STOPPING finish one call, and take no more.
+- A member that holds messages is killed only when the time-out of `stop` has passed. The broker gives the messages to
+  another consumer, because nothing of them was acknowledged.
+- The actors are not detached. So Ray ends them when this process ends, however it does.
+- No actor is asked for when this process has left Ray: the call would start another Ray.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+from urllib.parse import quote
+
+from ..bulk.access import admin_through_ray, ask_admin
+from ..protocol.errors import ClusterError, ConsumeFailed, MagnetarError
+from ..protocol.topics import TopicName
+from ..runtime.backoff import Backoff
+from ..runtime.ray_calls import kill_actor, put, start_actor
+from ..runtime.tasks import Tasks
+from .consume_worker import ConsumeWorker, WorkerFigures, WorkOrder
+from .open_queue import shared_client, shared_random
+from .pool_sizing import LOOK_INTERVAL_S, Bounds, PoolSizing
+
+logger = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT_S = 2.0
+"""For the figures of a worker. One that does not answer is taken to be where it was."""
+LOSSES_MAX = 6
+LOSS_BACKOFF_INITIAL_S = 0.5
+LOSS_BACKOFF_MAX_S = 15.0
+"""Between a worker that ended by itself, and the next one."""
+
+
+class MemberState(Enum):
+    """See the module."""
+
+    STARTING = auto()
+    RUNNING = auto()
+    STOPPING = auto()
+    ENDED = auto()
+
+
+NEXT_STATES: Mapping[MemberState, Sequence[MemberState]] = {
+    MemberState.STARTING: (MemberState.RUNNING, MemberState.STOPPING, MemberState.ENDED),
+    MemberState.RUNNING: (MemberState.STOPPING, MemberState.ENDED),
+    MemberState.STOPPING: (MemberState.ENDED,),
+    MemberState.ENDED: (),
+}
+
+
+class _Member:
+    """One worker actor."""
+
+    def __init__(self, name: str, actor: ConsumeWorker) -> None:
+        self.name = name
+        self.actor = actor
+        self.state = MemberState.STARTING
+        self.figures = WorkerFigures()
+        self.asked: asyncio.Task[None] | None = None
+        """An answer that is awaited. An actor that waits for resources has one at most."""
+        self.has_answered = False
+
+    def becomes(self, state: MemberState) -> None:
+        if state is not self.state:
+            assert state in NEXT_STATES[self.state], f"{self.name}: {self.state} -> {state}"
+            self.state = state
+
+    def knows(self, figures: WorkerFigures) -> None:
+        self.figures = figures
+        self.has_answered = True
+        if figures.is_ready and self.state is MemberState.STARTING:
+            self.becomes(MemberState.RUNNING)
+
+
+class TopicBacklog:
+    """What the subscription has to do, in entries, over all partitions. The admin HTTP says it."""
+
+    def __init__(self, topic: TopicName, subscription: str, admin_url: str | None) -> None:
+        self._topic = topic
+        self._subscription = subscription
+        self._admin_url = admin_url
+        self._stats: str | None = None
+
+    async def entries(self) -> int:
+        """Those that are not acknowledged, without those that are delayed.
+
+        Raises ClusterError, ConnectError, CoordinatorUnavailable.
+        """
+        if self._stats is None:
+            partitions = json.loads(await self._ask("/partitions"))["partitions"]
+            self._stats = "/partitioned-stats" if partitions else "/stats"
+        figures = json.loads(await self._ask(self._stats))["subscriptions"].get(self._subscription)
+        if figures is None:
+            raise ClusterError(f"{self._topic.full} has no subscription {self._subscription}: it was removed")
+        return int(figures["msgBacklogNoDelayed"])
+
+    async def _ask(self, what: str) -> bytes:
+        admin_url = self._admin_url or await admin_through_ray()
+        name = quote(self._topic.local_name, safe="")
+        return await ask_admin(f"{admin_url.rstrip('/')}/admin/v2/persistent/{self._topic.namespace}/{name}{what}")
+
+
+@dataclass(frozen=True)
+class ConsumeStats:
+    """What a `consume` has done until now. Calls of a worker that was killed count up to the last look at it.
+
+    - `done`: messages whose call returned. `failed`: messages whose call raised, each time that it did.
+    - `dead_lettered`: messages that were stored in the dead letter topic.
+    - `workers`: worker actors that have subscribed, and do not stop. `starting`: those that do not yet run.
+    - `replaced`: workers that ended by themselves, such as killed ones.
+    - `backlog`: entries that were not acknowledged at the last look; None where the number of workers is fixed.
+    - `last_error`: a late error of a call; empty without one.
+    """
+
+    done: int
+    failed: int
+    dead_lettered: int
+    workers: int
+    starting: int
+    replaced: int
+    backlog: int | None
+    last_error: str
+
+
+class ConsumePool:
+    """See the module. For the loop's thread."""
+
+    def __init__(
+        self, name: str, order: WorkOrder, ray_options: Mapping[str, object], bounds: Bounds, backlog: TopicBacklog
+    ) -> None:
+        self.name = name
+        self._order = order
+        self._stored_order: Any = None
+        self._ray_options = ray_options
+        self._bounds = bounds
+        self._backlog = backlog
+        self._sizing = PoolSizing(bounds)
+        self._wanted = bounds.minimum
+        self._members: list[_Member] = []
+        self._gone = WorkerFigures()
+        """The sum of members that have ended."""
+        self._started = 0
+        self._replaced = 0
+        self._losses = 0
+        self._done_at_loss = 0
+        self._loss_backoff = Backoff(shared_random(), LOSS_BACKOFF_INITIAL_S, LOSS_BACKOFF_MAX_S)
+        self._not_before = 0.0
+        self._looked = 0.0
+        self._last_backlog: int | None = None
+        self._changed = asyncio.Event()
+        self._tasks = Tasks()
+        self._stopping = False
+        self._error: ConsumeFailed | None = None
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    # -- the faces ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Make the subscription if there is none, then begin. Raises what `subscribe` raises."""
+        # Now, so that messages published from here on are kept, and errors of the topic are the caller's.
+        options: dict[str, Any] = {**self._order.consumer_options(self.name), "receiver_queue_size": 1}
+        consumer = await shared_client(self._order.service_url).subscribe(**options)
+        await consumer.close()
+        self._tasks.spawn(self._govern(), f"govern {self.name}")
+
+    async def wait(self, timeout_s: float | None) -> bool:
+        """Until the end, at most so long. Returns whether it has come. Raises ConsumeFailed."""
+        await asyncio.wait({self._end}, timeout=timeout_s)
+        if self._end.done() and self._error is not None:
+            raise self._error
+        return self._end.done()
+
+    async def stop(self, timeout_s: float | None) -> bool:
+        """Let running calls finish, at most so long. Returns whether all did. Raises ConsumeFailed."""
+        self._stop()
+        done, _ = await asyncio.wait({self._end}, timeout=timeout_s)
+        if not done:
+            await asyncio.gather(*(asyncio.to_thread(kill_actor, one.actor) for one in self._members))
+            await self._end
+        if self._error is not None:
+            raise self._error
+        return bool(done)
+
+    async def abandon(self) -> None:
+        """This process ends, and its workers with it: ask Ray for nothing more."""
+        await self._tasks.close()
+
+    async def stats(self) -> ConsumeStats:
+        """What was done until now; asks the workers."""
+        await self._ask_members()
+        total = self._total()
+        states = [one.state for one in self._members]
+        return ConsumeStats(
+            total.done,
+            total.failed,
+            total.dead_lettered,
+            states.count(MemberState.RUNNING),
+            states.count(MemberState.STARTING),
+            self._replaced,
+            self._last_backlog,
+            total.last_error,
+        )
+
+    # -- governing ---------------------------------------------------------------------------------------------------
+
+    async def _govern(self) -> None:
+        """Ends when the pool stops and its last member has ended.
+
+        Whatever Ray raises when it cannot even be asked for an actor ends the pool, and leaves an error.
+        """
+        try:
+            while not (self._stopping and not self._members):
+                self._changed.clear()
+                self._leave_if_ray_is_left()
+                await self._ask_members()
+                if self._stopping:
+                    await self._stop_members(len(self._members))
+                else:
+                    await self._look()
+                    await self._fit()
+                if self._members or not self._stopping:
+                    await self._sleep()
+        except Exception as error:
+            logger.exception("%s ends", self.name)
+            self._error = ConsumeFailed(f"{self.name} cannot go on: {error}")
+            self._gone = self._total()
+            members, self._members = self._members, []
+            await asyncio.gather(*(asyncio.to_thread(kill_actor, one.actor) for one in members), return_exceptions=True)
+        finally:
+            if not self._end.done():
+                self._end.set_result(None)
+            await self._tasks.close()
+
+    async def _sleep(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_INTERVAL_S):
+                await self._changed.wait()
+        except TimeoutError:
+            return  # the time of the next look
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._changed.set()
+
+    def _leave_if_ray_is_left(self) -> None:
+        import ray
+
+        if not ray.is_initialized():
+            self._error = ConsumeFailed(f"{self.name}: this process has left Ray, which has ended the workers")
+            self._members.clear()
+            self._stop()
+
+    async def _look(self) -> None:
+        """Ask for the backlog, and decide about the size."""
+        if self._bounds.fixed or time.monotonic() < self._looked + LOOK_INTERVAL_S:
+            return
+        self._looked = time.monotonic()
+        try:
+            self._last_backlog = await self._backlog.entries()
+        except MagnetarError as error:
+            logger.warning("%s keeps its size, because nobody says how large the backlog is: %s", self.name, error)
+            return
+        total = self._total()
+        self._wanted = self._sizing.look(self._last_backlog, len(self._in_use()), total.busy_s, total.entries)
+
+    async def _fit(self) -> None:
+        """Start or stop members until there are as many as wanted."""
+        missing = self._wanted - len(self._in_use())
+        if missing < 0:
+            await self._stop_members(-missing)
+        elif missing and time.monotonic() >= self._not_before:
+            await asyncio.gather(*(self._start_one() for _ in range(missing)))
+
+    def _in_use(self) -> list[_Member]:
+        return [one for one in self._members if one.state in (MemberState.STARTING, MemberState.RUNNING)]
+
+    # -- members -----------------------------------------------------------------------------------------------------
+
+    async def _start_one(self) -> None:
+        self._started += 1
+        name = f"{self.name}:{self._started}"
+        member = _Member(name, await asyncio.to_thread(self._start_actor, name))
+        self._members.append(member)
+        self._tasks.spawn(self._follow(member), f"follow {name}")
+        self._ask(member)
+
+    def _start_actor(self, name: str) -> ConsumeWorker:
+        import ray
+
+        if not ray.is_initialized():
+            raise ClusterError("this process has left Ray: call magnetar.connect(), then consume again")
+        if self._stored_order is None:
+            self._stored_order = put(self._order)  # once: it may carry a model
+        return start_actor(ConsumeWorker, {**self._ray_options, "name": name}, self._stored_order, name)
+
+    async def _follow(self, member: _Member) -> None:
+        """Until a member has ended. If it has by itself, count that."""
+        import ray
+
+        error: Exception | None = None
+        try:
+            member.knows(await member.actor.run())
+        except Exception as failed:  # Ray raises other classes for each way in which a process ends
+            error = failed
+        asked_to = member.state is MemberState.STOPPING
+        member.becomes(MemberState.ENDED)
+        if member in self._members:
+            self._members.remove(member)
+        self._gone = _sum([self._gone, member.figures])
+        if ray.is_initialized():
+            await asyncio.to_thread(kill_actor, member.actor)  # a thread of the function may still run there
+        if error is not None and not asked_to:
+            self._lost(member, error)
+        self._changed.set()
+
+    def _lost(self, member: _Member, error: Exception) -> None:
+        self._replaced += 1
+        done = self._total().done
+        if done > self._done_at_loss:
+            self._losses = 0
+            self._loss_backoff.reset()
+        self._losses, self._done_at_loss = self._losses + 1, done
+        cause = getattr(error, "cause", None) or error
+        logger.warning("%s has ended, and is replaced: %s: %s", member.name, type(cause).__name__, cause)
+        self._not_before = time.monotonic() + self._loss_backoff.next_delay_s()
+        if self._losses >= LOSSES_MAX:
+            text = f"{type(cause).__name__}: {cause}"
+            self._error = ConsumeFailed(
+                f"{self.name}: {self._losses} workers have ended in a row, and no message was handled meanwhile. The "
+                f"last one ended with {text[:1_000]}"
+            )
+            self._stop()
+
+    async def _stop_members(self, count: int) -> None:
+        """The youngest ones first: they are the least likely to have something loaded."""
+        stopping = [one for one in reversed(self._members) if one.state is not MemberState.STOPPING][:count]
+        for member in stopping:
+            member.becomes(MemberState.STOPPING)
+        await asyncio.gather(*(asyncio.to_thread(_tell_to_stop, one) for one in stopping))
+
+    async def _ask_members(self) -> None:
+        """Take what members say of themselves in time. Those that have not begun yet are not waited for."""
+        for member in self._members:
+            self._ask(member)
+        if waiting := [one.asked for one in self._members if one.asked is not None and one.has_answered]:
+            await asyncio.wait(waiting, timeout=ANSWER_TIMEOUT_S)
+
+    def _ask(self, member: _Member) -> None:
+        if member.asked is None:
+            member.asked = self._tasks.spawn(_answer_of(member), f"figures of {member.name}")
+
+    def _total(self) -> WorkerFigures:
+        return _sum([self._gone, *(one.figures for one in self._members)])
+
+
+async def _answer_of(member: _Member) -> None:
+    try:
+        figures = await member.actor.figures()
+    except Exception:  # of any class of Ray: the process has ended, which `_follow` is told, too
+        return
+    finally:
+        member.asked = None
+    if member.state is not MemberState.ENDED:
+        member.knows(figures)
+
+
+def _tell_to_stop(member: _Member) -> None:
+    """One that has never answered has no process yet, or has not begun: it is removed. Waits for nothing."""
+    if member.has_answered:
+        _ = member.actor.stop()
+    else:
+        kill_actor(member.actor)
+
+
+def _sum(figures: Sequence[WorkerFigures]) -> WorkerFigures:
+    return WorkerFigures(
+        True,
+        sum(one.done for one in figures),
+        sum(one.failed for one in figures),
+        sum(one.dead_lettered for one in figures),
+        sum(one.busy_s for one in figures),
+        sum(one.entries for one in figures),
+        next((one.last_error for one in reversed(figures) if one.last_error), ""),
+    )

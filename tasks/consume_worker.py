@@ -1,0 +1,310 @@
+"""One worker of `magnetar.consume`: a Ray actor with a consumer of its own, which calls the function.
+
+States: MAKING (the user's class is constructed, the consumer subscribes) → RUNNING → ENDED. `stop` ends any of them. A
+call that runs then is finished, and its messages are settled. A process that is killed ends without a word: the broker
+sees that its connection is gone, and gives what is not acknowledged to another worker.
+
+What becomes of the messages of a call:
+
+- The call returns: they are acknowledged.
+- It raises, and `max_redeliver_count` allows another attempt: without order of keys they are negatively acknowledged,
+  so any worker may get them after the back-off. With order of keys the same worker waits for the back-off and calls
+  again. Meanwhile it hands out nothing else, so no later message of a key passes an earlier one.
+- It raises in the last attempt: copies are stored in the dead letter topic, then the messages are acknowledged. If a
+  copy cannot be stored, its message waits for the back-off as after any other failure.
+
+Invariants:
+
+- One call runs at a time. What waits behind it is bounded by the receiver queue, whose permits the broker counts.
+- A message is acknowledged only behind a call that returned, or behind its copy in the dead letter topic.
+- The function does not run on the loop unless it is a coroutine function. So the worker answers `figures` and `stop`
+  while it runs, and its connection stays alive.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from ..client.aio.client import AsyncClient
+from ..client.aio.consumer import AsyncConsumer, give_up
+from ..client.consuming.message import Message
+from ..client.core.configuration import (
+    ConsumerBatchReceivePolicy,
+    ConsumerConfiguration,
+    ConsumerDeadLetterPolicy,
+    ConsumerType,
+)
+from ..client.core.redelivery_backoff import RedeliveryBackoff
+from ..protocol.errors import MagnetarError
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ERROR_TEXT_MAX = 500
+"""Characters of an error in the figures."""
+
+
+@dataclass(frozen=True)
+class WorkOrder:
+    """What all workers of one pool do. Ray pickles it to them."""
+
+    topic: str
+    subscription: str
+    fn: Callable[..., object]
+    constructor_args: tuple[object, ...]
+    constructor_kwargs: Mapping[str, object]
+    key_ordered: bool
+    schema: object
+    batch_size: int | None
+    batch_wait_ms: int
+    receiver_queue_size: int
+    backoff: RedeliveryBackoff
+    dead_letters: ConsumerDeadLetterPolicy | None
+    service_url: str | None
+    more: Mapping[str, object]
+    """Other options of the consumer."""
+
+    def consumer_options(self, consumer_name: str) -> dict[str, Any]:
+        """The arguments of `subscribe`."""
+        count = self.batch_size or 1
+        size = max(self.receiver_queue_size, count)
+        return {
+            **self.more,
+            "topic": self.topic,
+            "subscription_name": self.subscription,
+            "consumer_type": ConsumerType.KeyShared if self.key_ordered else ConsumerType.Shared,
+            "schema": self.schema,
+            "consumer_name": consumer_name,
+            "receiver_queue_size": size,
+            "max_total_receiver_queue_size_across_partitions": size,
+            "batch_receive_policy": ConsumerBatchReceivePolicy(count, -1, self.batch_wait_ms),
+            "negative_ack_redelivery_backoff": self.backoff,
+            "dead_letter_policy": self.dead_letters,
+            "batch_index_ack_enabled": True,
+            "ack_group_time_ms": 0,
+        }
+
+    def check(self) -> None:
+        """Raise InvalidConfiguration, OperationNotSupported, InvalidTopicName, TypeError for what no consumer takes."""
+        ConsumerConfiguration.of(self.consumer_options("worker"))
+
+
+class WorkerFigures(NamedTuple):
+    """What a worker has done."""
+
+    is_ready: bool = False
+    """Whether it has subscribed."""
+    done: int = 0
+    failed: int = 0
+    dead_lettered: int = 0
+    busy_s: float = 0.0
+    """How long its calls ran."""
+    entries: float = 0.0
+    """How much of the backlog its calls were: a message of a batch counts as its share of the batch."""
+    last_error: str = ""
+
+
+class _Calls:
+    """The user's function, or an object of the user's class. A plain one runs in a thread of its own."""
+
+    def __init__(self, order: WorkOrder) -> None:
+        self._order = order
+        self._threads = ThreadPoolExecutor(1, "magnetar-consume")
+        self._call: Callable[[object], object] = order.fn
+        self._on_loop = _is_coroutine_function(order.fn)
+
+    async def make(self) -> None:
+        """Construct the object, where it is a class. Raises what its constructor raises."""
+        order, kind = self._order, self._order.fn
+        if not inspect.isclass(kind):
+            return
+
+        def construct() -> Any:
+            return kind(*order.constructor_args, **order.constructor_kwargs)
+
+        # The constructor of an async class may need the loop, as in an actor of Ray.
+        made = construct() if self._on_loop else await self._in_thread(construct)
+        self._call = made
+
+    async def __call__(self, argument: object) -> None:
+        given = self._call(argument) if self._on_loop else await self._in_thread(lambda: self._call(argument))
+        if inspect.isawaitable(given):
+            await given
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+
+class ConsumeWorker:
+    """The actor. See the module."""
+
+    def __init__(self, order: WorkOrder, name: str) -> None:
+        self._order = order
+        self._name = name
+        self._calls = _Calls(order)
+        self._stopping = asyncio.Event()
+        self._consumer: AsyncConsumer | None = None
+        self._figures = WorkerFigures()
+
+    async def run(self) -> WorkerFigures:
+        """Work until `stop`. Raises what the user's constructor raises, and why the subscription ended."""
+        client = AsyncClient(self._order.service_url)
+        try:
+            if await self._unless_stopped(self._begin(client)):
+                while messages := await self._unless_stopped(self._receive()):
+                    await self._work_off(messages)
+            return self._now()
+        finally:
+            self._calls.close()
+            await client.close()
+
+    async def stop(self) -> None:
+        """Finish the call that runs, and end."""
+        self._stopping.set()
+
+    async def figures(self) -> WorkerFigures:
+        """What it has done until now."""
+        return self._now()
+
+    def _now(self) -> WorkerFigures:
+        """The figures, with the dead letters that the client itself moved: messages that came too often."""
+        letters = None if self._consumer is None else self._consumer.get_stats().dead_letter_producer_stats
+        return self._figures._replace(dead_lettered=0 if letters is None else letters.total_acks_received)
+
+    async def _unless_stopped(self, work: Coroutine[object, object, T]) -> T | None:
+        """What the work gives, or None as soon as the worker shall stop: then the work is cancelled."""
+        task = asyncio.ensure_future(work)
+        stop = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+            return None if self._stopping.is_set() else task.result()
+        finally:
+            for one in (task, stop):
+                one.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+    async def _begin(self, client: AsyncClient) -> bool:
+        await self._calls.make()
+        self._consumer = await client.subscribe(**self._order.consumer_options(self._name))
+        self._figures = self._figures._replace(is_ready=True)
+        return True
+
+    def _opened(self) -> AsyncConsumer:
+        assert self._consumer is not None
+        return self._consumer
+
+    # -- messages ----------------------------------------------------------------------------------------------------
+
+    async def _receive(self) -> Sequence[Message]:
+        """The next messages. One that cannot be opened stays unacknowledged, is reported, and left out."""
+        consumer = self._opened()
+        while True:
+            try:
+                if self._order.batch_size is None:
+                    return [await consumer.receive()]
+                if messages := await consumer.batch_receive():
+                    return messages
+            except MagnetarError as error:
+                if "entry_id" not in error.details:  # the subscription has ended
+                    raise
+                self._failed(1, error)
+
+    async def _work_off(self, messages: Sequence[Message]) -> None:
+        """Call, until the messages are settled: acknowledged, dead letters, or given back. Or until `stop`."""
+        attempt = 0
+        while (error := await self._try(messages)) is not None:
+            self._failed(len(messages), error)
+            if not self._order.key_ordered:
+                for message in messages:
+                    await self._settle_failed(message)
+                return
+            if self._is_last(min(one.redelivery_count() for one in messages) + attempt):
+                await self._bury(messages)
+                return
+            if not await self._pause(attempt):
+                return
+            attempt += 1
+        consumer = self._opened()
+        await consumer.acknowledge_many(messages)
+        self._figures = self._figures._replace(done=self._figures.done + len(messages))
+
+    async def _try(self, messages: Sequence[Message]) -> BaseException | None:
+        """One call. Returns what it raised."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            values = [one if self._order.schema is None else one.value() for one in messages]
+            await self._calls(values[0] if self._order.batch_size is None else values)
+        except asyncio.CancelledError as error:
+            if task.cancelling():
+                raise
+            return error  # the function's own
+        except Exception as error:
+            return error
+        finally:
+            figures = self._figures
+            self._figures = figures._replace(
+                busy_s=figures.busy_s + loop.time() - began,
+                entries=figures.entries + sum(1 / max(1, one.message_id().batch_size()) for one in messages),
+            )
+        return None
+
+    async def _settle_failed(self, message: Message) -> None:
+        consumer = self._opened()
+        if self._is_last(message.redelivery_count()):
+            try:
+                await give_up(consumer, message)
+                return
+            except MagnetarError as error:
+                self._not_stored(error)
+        await consumer.negative_acknowledge(message)
+
+    async def _bury(self, messages: Sequence[Message]) -> None:
+        """Dead letters in order. What is not stored is tried again, because what follows must not pass it."""
+        for message in messages:
+            attempt = 0
+            while True:
+                try:
+                    await give_up(self._opened(), message)
+                    break
+                except MagnetarError as error:
+                    self._not_stored(error)
+                if not await self._pause(attempt):
+                    return
+                attempt += 1
+
+    def _is_last(self, attempts_before: int) -> bool:
+        policy = self._order.dead_letters
+        return policy is not None and attempts_before >= policy.max_redeliver_count
+
+    async def _pause(self, attempt: int) -> bool:
+        """Wait for the back-off. Returns whether to go on: not when the worker shall stop."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._order.backoff.next(attempt) / 1000):
+                await self._stopping.wait()
+        return not self._stopping.is_set()
+
+    def _failed(self, count: int, error: BaseException) -> None:
+        logger.warning("%s: %d messages failed", self._name, count, exc_info=error)
+        text = f"{type(error).__name__}: {error}"[:ERROR_TEXT_MAX]
+        self._figures = self._figures._replace(failed=self._figures.failed + count, last_error=text)
+
+    def _not_stored(self, error: MagnetarError) -> None:
+        logger.warning("%s: a dead letter could not be stored, and is tried again: %s", self._name, error)
+        self._figures = self._figures._replace(last_error=f"dead letter not stored: {error}"[:ERROR_TEXT_MAX])
+
+
+def _is_coroutine_function(fn: Callable[..., object]) -> bool:
+    """Whether a call of it, or of an object of this class, gives a coroutine."""
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004
