@@ -25,6 +25,7 @@ if __name__ == "__main__":
 import client_rate
 import compaction
 import consume_rate
+import consume_tasks
 import data_read
 import delayed
 import entry_cost
@@ -71,6 +72,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "client": lambda: client_rate.run(cluster, report),
         "consume": lambda: consume_rate.run(cluster, report),
         "queue": lambda: queue_rate.run(report),
+        "consume-tasks": lambda: consume_tasks.run(cluster, report),
         "types": lambda: subscription_types.run(cluster, report),
         "compaction": lambda: compaction.run(cluster, report),
         "lagging": lambda: lagging.run(cluster, report),
@@ -95,8 +97,8 @@ def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
-        "idle publish cpu steady client consume queue types compaction lagging spark spark-large spark-typed "
-        "spark-write data "
+        "idle publish cpu steady client consume queue consume-tasks types compaction lagging spark "
+        "spark-large spark-typed spark-write data "
         "delayed non-persistent topics failover keeping forwarding held lifecycle repair"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
