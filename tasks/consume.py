@@ -29,7 +29,7 @@ from ..runtime.ray_calls import remote
 from .consume_pool import ConsumePool, ConsumeStats, TopicBacklog
 from .consume_worker import ConsumeWorker, WorkOrder
 from .open_queue import shared_loop, shared_random
-from .pool_sizing import Bounds
+from .pool_sizing import PoolBounds
 
 RECEIVER_QUEUE_SIZE = 1
 """Messages that wait in a worker behind its call, at least a batch: what waits there is kept from the others."""
@@ -229,7 +229,7 @@ def consume(
     options = {"num_cpus": num_cpus, "num_gpus": num_gpus, **_without("consume", ray_options, OWN_RAY_OPTIONS)}
     if resources is not None:
         options["resources"] = dict(resources)
-    bounds = Bounds.of(concurrency)
+    bounds = PoolBounds.of(concurrency)
     _check_ray(options)
     pool_name = f"consume:{name.namespace}/{name.local_name}:{subscription}:{shared_random().hex(NAME_SIZE_BYTES)}"
     backlog = TopicBacklog(name, subscription, admin_url)
@@ -237,7 +237,7 @@ def consume(
 
 
 async def _opened(
-    name: str, order: WorkOrder, options: Mapping[str, object], bounds: Bounds, backlog: TopicBacklog
+    name: str, order: WorkOrder, options: Mapping[str, object], bounds: PoolBounds, backlog: TopicBacklog
 ) -> ConsumePool:
     pool = ConsumePool(name, order, options, bounds, backlog)
     await pool.open()

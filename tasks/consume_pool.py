@@ -47,7 +47,7 @@ from ..runtime.ray_calls import kill_actor, put, start_actor
 from ..runtime.tasks import Tasks
 from .consume_worker import ConsumeWorker, WorkerFigures, WorkOrder
 from .open_queue import shared_client, shared_random
-from .pool_sizing import LOOK_INTERVAL_S, Bounds, PoolSizing
+from .pool_sizing import LOOK_INTERVAL_S, PoolBounds, PoolSizing
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +154,7 @@ class ConsumePool:
     """See the module. For the loop's thread."""
 
     def __init__(
-        self, name: str, order: WorkOrder, ray_options: Mapping[str, object], bounds: Bounds, backlog: TopicBacklog
+        self, name: str, order: WorkOrder, ray_options: Mapping[str, object], bounds: PoolBounds, backlog: TopicBacklog
     ) -> None:
         self.name = name
         self._order = order
@@ -192,14 +192,14 @@ class ConsumePool:
         self._tasks.spawn(self._govern(), f"govern {self.name}")
 
     async def wait(self, timeout_s: float | None) -> bool:
-        """Until the end, at most so long. Returns whether it has come. Raises ConsumeFailed."""
+        """Until the end, for at most `timeout_s`. Returns whether it has come. Raises ConsumeFailed."""
         await asyncio.wait({self._end}, timeout=timeout_s)
         if self._end.done() and self._error is not None:
             raise self._error
         return self._end.done()
 
     async def stop(self, timeout_s: float | None) -> bool:
-        """Let running calls finish, at most so long. Returns whether all did. Raises ConsumeFailed."""
+        """Let running calls finish, for at most `timeout_s`. Returns whether all did. Raises ConsumeFailed."""
         self._stop()
         done, _ = await asyncio.wait({self._end}, timeout=timeout_s)
         if not done:

@@ -21,7 +21,7 @@ GROWTH_FACTOR = 2
 SHRINK_LOOKS = 4
 
 
-class Bounds(NamedTuple):
+class PoolBounds(NamedTuple):
     """The smallest and the largest number of workers."""
 
     minimum: int
@@ -33,7 +33,7 @@ class Bounds(NamedTuple):
         return self.minimum == self.maximum
 
     @classmethod
-    def of(cls, concurrency: object) -> "Bounds":
+    def of(cls, concurrency: object) -> "PoolBounds":
         """From what a user passes: a number, or a pair. Raises InvalidConfiguration."""
         match (concurrency, concurrency) if isinstance(concurrency, int) else concurrency:
             case tuple((int() as minimum, int() as maximum)):
@@ -48,7 +48,7 @@ class Bounds(NamedTuple):
         )
 
 
-def wanted_workers(backlog: int, workers: int, bounds: Bounds, entry_s: float | None) -> int:
+def wanted_workers(backlog: int, workers: int, bounds: PoolBounds, entry_s: float | None) -> int:
     """How many workers to have now.
 
     `backlog` counts the entries that are not acknowledged, also those that workers hold. `workers` counts those that
@@ -63,7 +63,7 @@ def wanted_workers(backlog: int, workers: int, bounds: Bounds, entry_s: float | 
 class PoolSizing:
     """The rule with what it remembers: how long an entry took when last known, and what the last looks wanted."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: PoolBounds) -> None:
         self._bounds = bounds
         self._looks: deque[int] = deque(maxlen=SHRINK_LOOKS)
         self._entry_s: float | None = None

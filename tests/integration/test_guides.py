@@ -72,6 +72,8 @@ def test_the_example_of_task_queues_runs_a_task(cluster: RayCluster, capsys: pyt
     finally:
         serve.shutdown()
     assert "[192, 108]" in capsys.readouterr().out.splitlines()
+
+
 def test_the_example_of_consume_bills_each_order(cluster: RayCluster, capsys: pytest.CaptureFixture[str]) -> None:
     run(RAY, "ray-consume")
     assert capsys.readouterr().out.strip() == "['billed order 0', 'billed order 1', 'billed order 2']"

@@ -30,6 +30,7 @@ PARAMETERS: dict[str, int] = {
     "client/consuming/message.py:__init__": 10,
     "client/producing/topic_producer.py:outgoing": 10,
     "data/datasource.py:read_topic": 15,
+    "tasks/consume.py:consume": 21,
     "runtime/rpc/connection.py:__init__": 10,
     "runtime/rpc/connection.py:rpc_connect": 9,
     "spark/reading/frame.py:read_topic": 14,
@@ -37,7 +38,7 @@ PARAMETERS: dict[str, int] = {
     "spark/frame_writing.py:write_topic": 9,
     "storage/bookie/journal.py:__init__": 12,
 }
-ANY_USES = 63
+ANY_USES = 68
 
 PUBLIC_FACES = (
     "client/aio/",

@@ -3,7 +3,7 @@
 import pytest
 
 from magnetar.protocol.errors import InvalidConfiguration
-from magnetar.tasks.pool_sizing import SHRINK_LOOKS, WORK_OFF_S, Bounds, PoolSizing, wanted_workers
+from magnetar.tasks.pool_sizing import SHRINK_LOOKS, WORK_OFF_S, PoolBounds, PoolSizing, wanted_workers
 
 
 @pytest.mark.parametrize(
@@ -27,18 +27,18 @@ from magnetar.tasks.pool_sizing import SHRINK_LOOKS, WORK_OFF_S, Bounds, PoolSiz
 def test_the_wanted_size_works_the_backlog_off_in_time(
     backlog: int, workers: int, entry_s: float | None, wanted: int
 ) -> None:
-    assert wanted_workers(backlog, workers, Bounds(0, 10), entry_s) == wanted
+    assert wanted_workers(backlog, workers, PoolBounds(0, 10), entry_s) == wanted
 
 
 def test_the_bounds_hold_whatever_the_backlog_is() -> None:
     for backlog in (0, 1, 7, 10_000):
         for workers in range(7):
             for entry_s in (None, 0.0, 0.01, 100.0):
-                assert 2 <= wanted_workers(backlog, workers, Bounds(2, 6), entry_s) <= 6
+                assert 2 <= wanted_workers(backlog, workers, PoolBounds(2, 6), entry_s) <= 6
 
 
 def test_a_pool_shrinks_only_when_several_looks_want_less_and_grows_at_once() -> None:
-    sizing = PoolSizing(Bounds(0, 8))
+    sizing = PoolSizing(PoolBounds(0, 8))
     assert sizing.look(100, 4, 0.0, 0.0) == 8
     sizes = [sizing.look(0, 8, 100.0, 100.0) for _ in range(SHRINK_LOOKS)]
     assert sizes == [8] * (SHRINK_LOOKS - 1) + [0]
@@ -46,12 +46,12 @@ def test_a_pool_shrinks_only_when_several_looks_want_less_and_grows_at_once() ->
 
 
 def test_a_pool_does_not_shrink_before_it_has_looked_often_enough() -> None:
-    sizing = PoolSizing(Bounds(1, 8))
+    sizing = PoolSizing(PoolBounds(1, 8))
     assert [sizing.look(0, 4, 0.0, 0.0) for _ in range(SHRINK_LOOKS)] == [4] * (SHRINK_LOOKS - 1) + [1]
 
 
 def test_the_time_of_an_entry_is_that_of_the_last_ones_and_stays_known() -> None:
-    sizing = PoolSizing(Bounds(0, 100))
+    sizing = PoolSizing(PoolBounds(0, 100))
     assert sizing.look(50, 10, 100.0, 10.0) == 20  # 10 s each
     sizes = [sizing.look(50, 20, 100.0 + 5 * WORK_OFF_S, 60.0) for _ in range(SHRINK_LOOKS)]  # then a tenth of the time
     assert sizes[-1] == 5
@@ -59,7 +59,7 @@ def test_the_time_of_an_entry_is_that_of_the_last_ones_and_stays_known() -> None
 
 
 def test_a_steady_stream_settles_at_the_workers_that_it_needs() -> None:
-    sizing, workers, backlog, busy_s, entries = PoolSizing(Bounds(1, 20)), 1, 0.0, 0.0, 0.0
+    sizing, workers, backlog, busy_s, entries = PoolSizing(PoolBounds(1, 20)), 1, 0.0, 0.0, 0.0
     sizes: list[int] = []
     for _ in range(60):  # 40 entries/s, each of 0.1 s, so four workers are busy
         done = min(backlog + 80, workers * 2 / 0.1)
@@ -72,9 +72,9 @@ def test_a_steady_stream_settles_at_the_workers_that_it_needs() -> None:
 @pytest.mark.parametrize("concurrency", [0, -1, True, (0, 0), (2, 1), (-1, 3), (1, 2, 3), [1, 2], "4", None, (1, True)])
 def test_bounds_that_make_no_sense_are_refused(concurrency: object) -> None:
     with pytest.raises(InvalidConfiguration, match="concurrency is"):
-        Bounds.of(concurrency)
+        PoolBounds.of(concurrency)
 
 
 def test_a_number_fixes_the_size_and_a_pair_bounds_it() -> None:
-    assert Bounds.of(3) == (3, 3) and Bounds.of(3).fixed
-    assert Bounds.of((0, 3)) == (0, 3) and not Bounds.of((0, 3)).fixed
+    assert PoolBounds.of(3) == (3, 3) and PoolBounds.of(3).fixed
+    assert PoolBounds.of((0, 3)) == (0, 3) and not PoolBounds.of((0, 3)).fixed
