@@ -10,9 +10,11 @@ import urllib.request
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
+from urllib.parse import quote
 
 from ..protocol.errors import ClusterError, ConnectError, CoordinatorUnavailable, InvalidConfiguration
 from ..protocol.names import COORDINATOR_ACTOR, READ_CREDENTIALS_PATH, ROLE_READER
+from ..protocol.topics import TopicName
 from ..runtime.ray_calls import find_actor
 from ..runtime.rpc.connection import Locate
 from ..runtime.rpc.keys import NodeKeys, ReadCredentials
@@ -113,6 +115,34 @@ async def ask_admin(
     headers = {} if data is None else {"Content-Type": "application/json"}
     request = urllib.request.Request(url, data, headers, method=method)
     return await asyncio.to_thread(_answer, request, accepted, timeout_s)
+
+
+def topic_url(admin_url: str, topic: str, what: str = "") -> str:
+    """Where the admin HTTP has a persistent topic or partition, or with `what` something of it, such as `/stats`."""
+    name = TopicName.parse(topic)
+    path = "/".join(quote(part, safe="") for part in (*name.namespace.split("/"), name.local_name))
+    return f"{admin_url.rstrip('/')}/admin/v2/persistent/{path}{what}"
+
+
+async def ask_of_topic(
+    admin_url: str | None,
+    topic: str,
+    what: str = "",
+    method: str = "GET",
+    body: object = None,
+    *,
+    accepted: Collection[int] = (),
+) -> bytes:
+    """As `ask_admin`, of a topic. Without a URL the admin HTTP is found through Ray."""
+    return await ask_admin(
+        topic_url(admin_url or await admin_through_ray(), topic, what), method, body, accepted=accepted
+    )
+
+
+def check_urls(service_url: str | None, admin_url: str | None) -> None:
+    """Raise InvalidConfiguration if only one of them is given: both lead to the cluster, or Ray does."""
+    if (service_url is None) != (admin_url is None):
+        raise InvalidConfiguration("service_url and admin_url belong together: pass both, or none inside Ray")
 
 
 def _answer(request: urllib.request.Request, accepted: Collection[int], timeout_s: float) -> bytes:

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from .access import access_over_http, cluster_access, locate_coordinator, locate
 from .cluster_link import LocateBookies
 from .decryption import ReadKeys, read_keys
 from .loop_thread import LoopThread
+from .planned_read import AskedRead
 from .planner import PLAN_TIMEOUT_S, Planner
 from .range_reader import RangeReader
 from .read_plan import PointsInTopic, ReadSplit, split
@@ -41,28 +42,14 @@ async def _read_split(
     return [batch async for batch in reader.read_patiently(part, locate, shape, RETRY_LIMIT_S, keys)]
 
 
-class TopicRead(NamedTuple):
-    """What `to_arrow` is asked for."""
-
-    topic: str
-    start: PointsInTopic
-    end: PointsInTopic
-    columns: Sequence[str] | None
-    schema: str | int | None
-    is_read_compacted: bool
-    keys: ReadKeys
-    admin_url: str | None
-    plan_timeout_s: float
-
-
 async def read_batches(
-    asked: TopicRead, on_shape: Callable[[RowShape], object] | None = None
+    asked: AskedRead, on_shape: Callable[[RowShape], object] | None = None
 ) -> AsyncGenerator[pa.RecordBatch]:
     """The rows of a topic, partition after partition. `on_shape` is told their columns before the first batch.
 
     Raises what `to_arrow` raises.
     """
-    topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s = asked
+    topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s, _ = asked
     choice = parse_choice(schema)
     if choice is None:
         row_shape(columns)
@@ -133,7 +120,7 @@ def arrow_batches(
         MagnetarError: As `to_arrow` does.
     """
     keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
-    asked = TopicRead(topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s)
+    asked = AskedRead(topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s)
     with closing(LoopThread("magnetar-read")) as thread:
         rows = read_batches(asked)
         yield from thread.items(rows)
@@ -196,7 +183,7 @@ def to_arrow(
     """
     shapes: list[RowShape] = []
     keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
-    asked = TopicRead(topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s)
+    asked = AskedRead(topic, start, end, columns, schema, is_read_compacted, keys, admin_url, plan_timeout_s)
     rows = read_batches(asked, shapes.append)
     with closing(LoopThread("magnetar-read")) as thread:
         batches = list(thread.items(rows))

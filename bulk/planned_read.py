@@ -14,7 +14,7 @@ from .access import ClusterAccess, access_over_http, admin_through_ray, cluster_
 from .cluster_link import Pin
 from .decryption import ReadKeys
 from .loop_thread import LoopThread
-from .planner import Planner
+from .planner import PIN_TTL_S, Planner
 from .read_plan import PartitionPlan, PointsInTopic, split_by_size
 from .task_reading import TaskRead
 from .typed.choice import RowShape, parse_choice, row_shape
@@ -32,7 +32,7 @@ class AskedRead(NamedTuple):
     keys: ReadKeys
     admin_url: str | None
     plan_timeout_s: float
-    pin_ttl_s: float
+    pin_ttl_s: float = PIN_TTL_S
 
 
 class PlannedTopic(NamedTuple):

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from ray.serve.schema import TaskProcessorAdapter, TaskProcessorConfig, TaskResult
 
+from ..bulk.access import check_urls
 from ..bulk.loop_thread import LoopThread
 from ..client.aio.client import AsyncClient
 from ..protocol.errors import InvalidConfiguration, MagnetarError
@@ -43,8 +44,7 @@ class MagnetarTaskProcessorAdapter(TaskProcessorAdapter):
         if not isinstance(config.adapter_config, MagnetarAdapterConfig):
             raise TypeError("TaskProcessorConfig.adapter_config must be an instance of MagnetarAdapterConfig")
         given = config.adapter_config
-        if (given.service_url is None) != (given.admin_url is None):
-            raise InvalidConfiguration("service_url and admin_url belong together: pass both, or none inside Ray")
+        check_urls(given.service_url, given.admin_url)
         self._config = config
         self._given = given
         self._topics = QueueTopics(config.queue_name, given.admin_url)

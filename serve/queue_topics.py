@@ -3,9 +3,8 @@
 import json
 from http import HTTPStatus
 from typing import NamedTuple
-from urllib.parse import quote
 
-from ..bulk.access import admin_through_ray, ask_admin
+from ..bulk.access import ask_of_topic
 from ..protocol.errors import ClusterError, InvalidConfiguration
 from ..protocol.topics import TopicName
 
@@ -39,17 +38,19 @@ class QueueTopics:
 
     async def create(self, others: list[str], result_expires_s: int) -> None:
         """Make the topics, if they are not there, with the subscription of the replicas. `others`: further queues."""
+        conflict = (HTTPStatus.CONFLICT,)
         for topic in (self.queue, *(TopicName.parse(one).full for one in others)):
-            await self._ask(topic, "", "PUT", accepted=(HTTPStatus.CONFLICT,))
-            await self._ask(topic, f"/subscription/{SUBSCRIPTION}", "PUT", "earliest", accepted=(HTTPStatus.CONFLICT,))
-        await self._ask(self.status, "", "PUT", accepted=(HTTPStatus.CONFLICT,))
+            await ask_of_topic(self._admin_url, topic, "", "PUT", accepted=conflict)
+            subscription = f"/subscription/{SUBSCRIPTION}"
+            await ask_of_topic(self._admin_url, topic, subscription, "PUT", "earliest", accepted=conflict)
+        await ask_of_topic(self._admin_url, self.status, "", "PUT", accepted=conflict)
         kept = {"retentionTimeInMinutes": max(1, result_expires_s // 60), "retentionSizeInMB": -1}
-        await self._ask(self.status, "/retention", "POST", kept)
-        await self._ask(self.status, "/compactionThreshold", "POST", COMPACTION_THRESHOLD_BYTES)
+        await ask_of_topic(self._admin_url, self.status, "/retention", "POST", kept)
+        await ask_of_topic(self._admin_url, self.status, "/compactionThreshold", "POST", COMPACTION_THRESHOLD_BYTES)
 
     async def figures(self) -> QueueFigures:
         """Raises ClusterError, ConnectError, CoordinatorUnavailable."""
-        stats = json.loads(await self._ask(self.queue, "/stats"))
+        stats = json.loads(await ask_of_topic(self._admin_url, self.queue, "/stats"))
         figures = stats["subscriptions"].get(SUBSCRIPTION)
         if figures is None:
             raise ClusterError(f"{self.queue} has no subscription {SUBSCRIPTION}: deploy the application again")
@@ -59,11 +60,3 @@ class QueueTopics:
             figures["msgDelayed"],
             len(figures["consumers"]),
         )
-
-    async def _ask(
-        self, topic: str, what: str, method: str = "GET", body: object = None, *, accepted: tuple[int, ...] = ()
-    ) -> bytes:
-        admin_url = self._admin_url or await admin_through_ray()
-        name = TopicName.parse(topic)
-        url = f"{admin_url.rstrip('/')}/admin/v2/persistent/{name.namespace}/{quote(name.local_name, safe='')}{what}"
-        return await ask_admin(url, method, body, accepted=accepted)

@@ -21,6 +21,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+from ..bulk.access import check_urls
 from ..client.core.configuration import ConsumerDeadLetterPolicy, InitialPosition
 from ..client.core.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff, check_backoff
 from ..protocol.errors import ClusterError, InvalidConfiguration, MagnetarError
@@ -202,8 +203,7 @@ def consume(
     name = TopicName.parse(topic)
     if not name.persistent:
         raise InvalidConfiguration(f"{name.full} keeps nothing that could come again: name a persistent topic")
-    if (service_url is None) != (admin_url is None):
-        raise InvalidConfiguration("service_url and admin_url belong together: pass both, or none inside Ray")
+    check_urls(service_url, admin_url)
     dead_letters = _dead_letters(max_redeliver_count, dead_letter_topic)
     check_backoff("backoff", backoff)
     order = WorkOrder(

@@ -37,9 +37,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
-from urllib.parse import quote
 
-from ..bulk.access import admin_through_ray, ask_admin
+from ..bulk.access import ask_of_topic
 from ..protocol.errors import ClusterError, ConsumeFailed, MagnetarError
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
@@ -115,17 +114,13 @@ class TopicBacklog:
         Raises ClusterError, ConnectError, CoordinatorUnavailable.
         """
         if self._stats is None:
-            partitions = json.loads(await self._ask("/partitions"))["partitions"]
+            partitions = json.loads(await ask_of_topic(self._admin_url, self._topic.full, "/partitions"))["partitions"]
             self._stats = "/partitioned-stats" if partitions else "/stats"
-        figures = json.loads(await self._ask(self._stats))["subscriptions"].get(self._subscription)
+        stats = json.loads(await ask_of_topic(self._admin_url, self._topic.full, self._stats))
+        figures = stats["subscriptions"].get(self._subscription)
         if figures is None:
             raise ClusterError(f"{self._topic.full} has no subscription {self._subscription}: it was removed")
         return int(figures["msgBacklogNoDelayed"])
-
-    async def _ask(self, what: str) -> bytes:
-        admin_url = self._admin_url or await admin_through_ray()
-        name = quote(self._topic.local_name, safe="")
-        return await ask_admin(f"{admin_url.rstrip('/')}/admin/v2/persistent/{self._topic.namespace}/{name}{what}")
 
 
 @dataclass(frozen=True)

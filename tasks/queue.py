@@ -20,9 +20,8 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
-from urllib.parse import quote
 
-from ..bulk.access import admin_through_ray, ask_admin
+from ..bulk.access import ask_of_topic, check_urls
 from ..protocol.errors import ClusterError, InvalidConfiguration, Timeout
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
@@ -105,8 +104,7 @@ class Queue:
         self._run(self._create(topic))
 
     def _restore(self, name: str, maxsize: int, service_url: str | None, admin_url: str | None) -> None:
-        if (service_url is None) != (admin_url is None):
-            raise InvalidConfiguration("service_url and admin_url belong together: pass both, or none inside Ray")
+        check_urls(service_url, admin_url)
         self.name = name
         self.maxsize = maxsize
         self._service_url = service_url
@@ -498,29 +496,23 @@ class Queue:
 
     async def _create(self, topic: TopicName) -> None:
         """Make the topic, which has no partitions, and its subscription."""
-        await self._ask_admin("", "PUT", accepted=(HTTPStatus.CONFLICT,))
+        await ask_of_topic(self._admin_url, self.name, "", "PUT", accepted=(HTTPStatus.CONFLICT,))
         await self._opened().open()
 
     async def _delete(self) -> None:
-        await self._ask_admin("?force=true", "DELETE", accepted=(HTTPStatus.NOT_FOUND,))
+        await ask_of_topic(self._admin_url, self.name, "?force=true", "DELETE", accepted=(HTTPStatus.NOT_FOUND,))
 
     async def _size(self) -> int:
         return (await self._figures())[0]
 
     async def _figures(self) -> tuple[int, int]:
         """How many items wait, and how many are held."""
-        stats = json.loads(await self._ask_admin("/stats"))
+        stats = json.loads(await ask_of_topic(self._admin_url, self.name, "/stats"))
         figures = stats["subscriptions"].get(SUBSCRIPTION)
         if figures is None:
             raise ClusterError(f"{self.name} has no subscription {SUBSCRIPTION}: it was removed, so make a new queue")
         held = figures["unackedMessages"]
         return max(0, figures["msgBacklog"] - held), held
-
-    async def _ask_admin(self, what: str, method: str = "GET", *, accepted: tuple[int, ...] = ()) -> bytes:
-        admin_url = self._admin_url or await admin_through_ray()
-        topic = TopicName.parse(self.name)
-        url = f"{admin_url.rstrip('/')}/admin/v2/persistent/{topic.namespace}/{quote(topic.local_name, safe='')}{what}"
-        return await ask_admin(url, method, accepted=accepted)
 
 
 def _restored(name: str, maxsize: int, service_url: str | None, admin_url: str | None) -> Queue:

@@ -13,13 +13,12 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ...bulk.access import admin_through_ray, ask_admin
+from ...bulk.access import admin_through_ray, ask_admin, topic_url
 from ...bulk.loop_thread import run_apart
 from ...protocol.errors import ClusterError, InvalidConfiguration
 from ...protocol.plain_values import is_list, is_text_map
 from ...runtime.tasks import together
 from ..source.offsets import Offset, Reached, place_in
-from ..source.topics import admin_path
 
 TOPICS_AT_ONCE = 16
 """How many topics are asked at once."""
@@ -155,7 +154,7 @@ def _whole(offset: Offset, topic: str) -> Reached:
 
 async def _ledgers(url: str, topic: str, asking: asyncio.Semaphore) -> list[_Ledger]:
     """The ledgers that a topic has now; none if it was deleted."""
-    asked = f"{url}/admin/v2/persistent/{admin_path(topic)}/internalStats"
+    asked = topic_url(url, topic, "/internalStats")
     async with asking:
         answer = await ask_admin(asked, accepted=(404,))
     if not answer:

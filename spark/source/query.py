@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
-from ...bulk.access import ClusterAccess, access_over_http, ask_admin, locate_over_http
+from ...bulk.access import ClusterAccess, access_over_http, ask_admin, locate_over_http, topic_url
 from ...bulk.arrow_decoding import TimeWindow
 from ...bulk.cluster_link import ClusterLink, Pin
 from ...bulk.message_table import MESSAGE_ID
@@ -53,7 +53,7 @@ from .columns import ReadColumns, versions_of
 from .offsets import EARLIEST, Offset, Reached, place_in
 from .options import ReadOptions
 from .task_options import tasks_of
-from .topics import admin_path, topics_of
+from .topics import topics_of
 from .trigger_limits import place_of_message, place_within, shares
 
 logger = logging.getLogger(__name__)
@@ -325,7 +325,7 @@ class Query:
 
     async def _mark(self, topic: str) -> str | None:
         """How far the subscription has acknowledged a partition; None if it has no such cursor."""
-        url = f"{self._options.admin_url.rstrip('/')}/admin/v2/persistent/{admin_path(topic)}/internalStats"
+        url = topic_url(self._options.admin_url, topic, "/internalStats")
         answer = json.loads(await ask_admin(url, timeout_s=HTTP_TIMEOUT_S))
         try:
             mark = answer["cursors"][self._options.subscription]["markDeletePosition"]
@@ -335,11 +335,11 @@ class Query:
 
     async def _send(self, method: str, topic: str, action: str, place: Reached, accepted: tuple[int, ...] = ()) -> None:
         assert self._options.subscription is not None
-        path = f"{admin_path(topic)}/subscription/{quote(self._options.subscription, safe='')}"
         body = {"ledgerId": place.ledger, "entryId": place.entry, "partitionIndex": TopicName.parse(topic).partition}
         if action:  # an entry of which a part is left stays in the backlog
             body["isExcluded"] = place.batch_index < 0
-        url = f"{self._options.admin_url.rstrip('/')}/admin/v2/persistent/{path}{action}"
+        what = f"/subscription/{quote(self._options.subscription, safe='')}{action}"
+        url = topic_url(self._options.admin_url, topic, what)
         await ask_admin(url, method, body, accepted=accepted, timeout_s=HTTP_TIMEOUT_S)
 
 

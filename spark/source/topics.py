@@ -31,12 +31,6 @@ async def topics_of(options: ReadOptions) -> list[str]:
     return sorted(name for name in names if pattern.fullmatch(name.rpartition("/")[2]))
 
 
-def admin_path(topic: str) -> str:
-    """How the admin HTTP names a topic or partition, behind `/admin/v2/persistent/`."""
-    name = TopicName.parse(topic)
-    return "/".join(quote(part, safe="") for part in (name.tenant, *name.namespace.split("/")[1:], name.local_name))
-
-
 def _namespace_and_names(pattern: str) -> tuple[str, "re.Pattern[str]"]:
     """The namespace that a pattern names literally, and what it says of names in it."""
     parts = pattern.removeprefix(PERSISTENT_PREFIX).split("/", 2)
