@@ -32,8 +32,6 @@ from .consume_worker import ConsumeWorker, WorkOrder
 from .open_queue import shared_loop, shared_random
 from .pool_sizing import PoolBounds
 
-RECEIVER_QUEUE_SIZE = 1
-"""Messages that wait in a worker behind its call, at least a batch: what waits there is kept from the others."""
 BATCH_WAIT_MS = 100
 RETRY_MIN_MS = 1_000
 RETRY_MAX_MS = 60_000
@@ -147,7 +145,7 @@ def consume(
     max_redeliver_count: int | None = None,
     dead_letter_topic: str | None = None,
     backoff: RedeliveryBackoff | None = None,
-    receiver_queue_size: int = RECEIVER_QUEUE_SIZE,
+    receiver_queue_size: int | None = None,
     initial_position: InitialPosition = InitialPosition.Latest,
     consumer_options: Mapping[str, object] | None = None,
     fn_constructor_args: Sequence[object] = (),
@@ -179,7 +177,8 @@ def consume(
         max_redeliver_count: How often a message comes again before it goes to the dead letter topic. None: for ever.
         dead_letter_topic: The dead letter topic; by default `<topic>-<subscription>-DLQ`.
         backoff: How long a message waits after an error. By default 1 s, twice as long each time, up to 60 s.
-        receiver_queue_size: Number of messages that wait in a worker, for each partition one at least.
+        receiver_queue_size: Number of messages that wait in a worker, for each partition one at least. By default
+            as many as it handles in 100 ms, up to 100, and at least a batch.
         initial_position: Where a new subscription starts.
         consumer_options: Other [options of a consumer](#options-of-a-consumer), such as `crypto_key_reader`.
         fn_constructor_args: Arguments for the class.
@@ -216,7 +215,7 @@ def consume(
         schema,
         _checked_count("batch_size", batch_size),
         _checked_count("batch_wait_ms", batch_wait_ms) or BATCH_WAIT_MS,
-        _checked_count("receiver_queue_size", receiver_queue_size) or RECEIVER_QUEUE_SIZE,
+        _checked_count("receiver_queue_size", receiver_queue_size),
         backoff or MultiplierRedeliveryBackoff(RETRY_MIN_MS, RETRY_MAX_MS),
         dead_letters,
         service_url,

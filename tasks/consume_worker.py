@@ -16,6 +16,7 @@ What becomes of the messages of a call:
 Invariants:
 
 - One call runs at a time. What waits behind it is bounded by the receiver queue, whose permits the broker counts.
+  `look_ahead` says how large the queue is, unless the caller does.
 - A message is acknowledged only behind a call that returned, or behind its copy in the dead letter topic.
 - The function does not run on the loop unless it is a coroutine function. So the worker answers `figures` and `stop`
   while it runs, and its connection stays alive.
@@ -31,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from ..client.aio.client import AsyncClient
-from ..client.aio.consumer import AsyncConsumer, give_up
+from ..client.aio.consumer import AsyncConsumer, give_up, resize_receiver_queue
 from ..client.consuming.message import Message
 from ..client.core.configuration import (
     ConsumerBatchReceivePolicy,
@@ -41,11 +42,14 @@ from ..client.core.configuration import (
 )
 from ..client.core.redelivery_backoff import RedeliveryBackoff
 from ..protocol.errors import MagnetarError
+from .look_ahead import LookAhead
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+ACK_GROUP_TIME_MS = 20
+"""What a killed process has handled in this time comes again."""
 ERROR_TEXT_MAX = 500
 """Characters of an error in the figures."""
 
@@ -63,7 +67,8 @@ class WorkOrder:
     schema: object
     batch_size: int | None
     batch_wait_ms: int
-    receiver_queue_size: int
+    receiver_queue_size: int | None
+    """None where the duration of the calls decides (`look_ahead`)."""
     backoff: RedeliveryBackoff
     dead_letters: ConsumerDeadLetterPolicy | None
     service_url: str | None
@@ -73,7 +78,7 @@ class WorkOrder:
     def consumer_options(self, consumer_name: str) -> dict[str, Any]:
         """The arguments of `subscribe`."""
         count = self.batch_size or 1
-        size = max(self.receiver_queue_size, count)
+        size = max(self.receiver_queue_size or 1, count)
         return {
             **self.more,
             "topic": self.topic,
@@ -87,7 +92,7 @@ class WorkOrder:
             "negative_ack_redelivery_backoff": self.backoff,
             "dead_letter_policy": self.dead_letters,
             "batch_index_ack_enabled": True,
-            "ack_group_time_ms": 0,
+            "ack_group_time_ms": ACK_GROUP_TIME_MS,
         }
 
     def check(self) -> None:
@@ -151,7 +156,10 @@ class ConsumeWorker:
         self._order = order
         self._name = name
         self._calls = _Calls(order)
+        self._look_ahead = LookAhead(order.batch_size or 1)
         self._stopping = asyncio.Event()
+        self._interruptible: asyncio.Task[object] | None = None
+        """The task of `run` while it waits for something that `stop` ends."""
         self._consumer: AsyncConsumer | None = None
         self._figures = WorkerFigures()
 
@@ -169,7 +177,11 @@ class ConsumeWorker:
 
     async def stop(self) -> None:
         """Finish the call that runs, and end."""
+        if self._stopping.is_set():
+            return
         self._stopping.set()
+        if self._interruptible is not None:
+            self._interruptible.cancel()
 
     async def figures(self) -> WorkerFigures:
         """What it has done until now."""
@@ -181,16 +193,22 @@ class ConsumeWorker:
         return self._figures._replace(dead_lettered=0 if letters is None else letters.total_acks_received)
 
     async def _unless_stopped(self, work: Coroutine[object, object, T]) -> T | None:
-        """What the work gives, or None as soon as the worker shall stop: then the work is cancelled."""
-        task = asyncio.ensure_future(work)
-        stop = asyncio.ensure_future(self._stopping.wait())
+        """What the work gives, or None when the worker shall stop: then the work is cancelled."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self._stopping.is_set():
+            work.close()
+            return None
+        self._interruptible = task
         try:
-            await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
-            return None if self._stopping.is_set() else task.result()
+            given = await work
+        except asyncio.CancelledError:
+            if not self._stopping.is_set() or task.uncancel():
+                raise
+            return None
         finally:
-            for one in (task, stop):
-                one.cancel()
-            await asyncio.gather(task, stop, return_exceptions=True)
+            self._interruptible = None
+        return given
 
     async def _begin(self, client: AsyncClient) -> bool:
         await self._calls.make()
@@ -253,9 +271,12 @@ class ConsumeWorker:
         except Exception as error:
             return error
         finally:
+            duration_s = loop.time() - began
+            if self._order.receiver_queue_size is None and self._look_ahead.called(duration_s, len(messages)):
+                resize_receiver_queue(self._opened(), self._look_ahead.size)
             figures = self._figures
             self._figures = figures._replace(
-                busy_s=figures.busy_s + loop.time() - began,
+                busy_s=figures.busy_s + duration_s,
                 entries=figures.entries + sum(1 / max(1, one.message_id().batch_size()) for one in messages),
             )
         return None

@@ -320,6 +320,11 @@ async def give_up(consumer: AsyncConsumer, message: Message) -> None:
     await letters.give_up(message)
 
 
+def resize_receiver_queue(consumer: AsyncConsumer, size: int) -> None:
+    """Let so many messages of each topic wait in the consumer from now on, at least one. It must have a queue."""
+    consumer._consumer.topics.resize(size)  # pyright: ignore[reportPrivateUsage] (a call that is not of the face)
+
+
 def is_enough(policy: ConsumerBatchReceivePolicy, messages: int, size_bytes: int) -> bool:
     """Whether one of the policy's limits is reached."""
     if 0 < policy.max_num_message <= messages:

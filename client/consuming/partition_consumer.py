@@ -86,7 +86,8 @@ class Permits:
     for one message.
 
     While the consumer is paused, no permit goes out: what is freed stays in `_credit`, and `resume` sends it. What the
-    broker may send already still comes, up to the size of the queue.
+    broker may send already still comes, up to the size of the queue. Below zero `_credit` says by how much the queue
+    became smaller than what fills it.
 
     `free` may be called from any thread, the rest from the loop's.
     """
@@ -124,6 +125,16 @@ class Permits:
         if self._credit >= (self.queue_size // 2 or 1) and not self._receive_queue.paused:
             self._handover.wake(self.send, self._credit, self._subscriptions)
             self._credit = 0
+
+    def resize(self, queue_size: int) -> None:
+        """Let so many messages wait in the queue, at least one, from now on. There must be a queue.
+
+        The broker is told of more room at once. Where there is less, what is freed next is kept back.
+        """
+        with self._receive_queue.lock:
+            self._credit += queue_size - self.queue_size
+            self.queue_size = queue_size
+            self.free(0)
 
     def send(self, permits: int, subscription: int | None = None) -> None:
         """Grant permits to the broker, unless they are of an earlier subscription, whose permits ended with it."""

@@ -60,17 +60,18 @@ class TopicSet:
         self._queue = queue
         self._start = start
         self._creates = creates
+        self._queue_size = configuration.receiver_queue_size
+        self._queue_size_total = configuration.max_total_receiver_queue_size_across_partitions
         self._by_name: dict[str, PartitionConsumer] = {}
         queue.lets_go = self._lost
 
     async def join(self, topic: TopicName) -> None:
         """Subscribe to a topic. Raises the first refusal; nothing is left open then."""
         count = await self._core.lookup.partitions(topic.full, create=self._creates)
-        size = self._configuration.receiver_queue_size
         if not count:
-            await self._open([self._make(topic, topic.partition, size, self._start, self._configuration)])
+            await self._open([self._make(topic, topic.partition, 0, self._start, self._configuration)])
         else:
-            if not size:
+            if not self._queue_size:
                 raise InvalidConfiguration(
                     "receiver_queue_size is 0, but the topic is partitioned: set it to at least 1"
                 )
@@ -102,9 +103,7 @@ class TopicSet:
         elif count != before == 0:
             await self._open_partitions(topic, range(count), count, None, self._was_there_before)
         elif count == 0 != before:
-            await self._open(
-                [self._make(topic, -1, self._configuration.receiver_queue_size, None, self._was_there_before)]
-            )
+            await self._open([self._make(topic, -1, 0, None, self._was_there_before)])
         else:
             return
         self.partitions[topic] = count
@@ -114,6 +113,12 @@ class TopicSet:
     def _was_there_before(self) -> ConsumerConfiguration:
         """For topics and partitions that are newer than this consumer: it gets all of their messages."""
         return replace(self._configuration, initial_position=InitialPosition.Earliest)
+
+    def resize(self, queue_size: int) -> None:
+        """Let so many messages of each topic wait from now on, at least one. Its partitions share them."""
+        self._queue_size = self._queue_size_total = queue_size
+        for consumer in self.consumers:
+            consumer.permits.resize(self._share(self.partitions.get(consumer.topic.without_partition(), 0)))
 
     async def leave(self, topic: TopicName) -> None:
         """Close the consumers of a topic; what they have queued is dropped."""
@@ -177,11 +182,12 @@ class TopicSet:
         return self.consumers[0]
 
     def _make(
-        self, topic: TopicName, partition: int, size: int, start: StartFilter | None, of: ConsumerConfiguration
+        self, topic: TopicName, partition: int, count: int, start: StartFilter | None, of: ConsumerConfiguration
     ) -> PartitionConsumer:
+        """`count` says how many partitions the topic has."""
         if start is not None:
             start = StartFilter(start.target, start.inclusive)
-        made = PartitionConsumer(self._core, topic, partition, of, self._queue, size, start)
+        made = PartitionConsumer(self._core, topic, partition, of, self._queue, self._share(count), start)
         if self._start is None:  # a reader is at one place, and stays with the topic that has it
             made.refused = self.on_refused
         if self.on_made is not None:
@@ -191,9 +197,11 @@ class TopicSet:
     async def _open_partitions(
         self, topic: TopicName, indexes: range, count: int, start: StartFilter | None, of: ConsumerConfiguration
     ) -> None:
-        share = self._configuration.max_total_receiver_queue_size_across_partitions // count
-        size = max(1, min(self._configuration.receiver_queue_size, share))
-        await self._open([self._make(topic.partition_topic(index), index, size, start, of) for index in indexes])
+        await self._open([self._make(topic.partition_topic(index), index, count, start, of) for index in indexes])
+
+    def _share(self, count: int) -> int:
+        """How many messages may wait of each partition of a topic; 0 partitions: of the topic."""
+        return max(1, min(self._queue_size, self._queue_size_total // count)) if count else self._queue_size
 
     async def _open(self, made: list[PartitionConsumer]) -> None:
         taken = next((one.topic.full for one in made if one.topic.full in self._by_name), None)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from magnetar.client.aio.client import AsyncClient
+from magnetar.client.aio.consumer import resize_receiver_queue
 from magnetar.client.core.configuration import ConsumerBatchReceivePolicy, ConsumerType, InitialPosition
 from magnetar.client.core.message_id import MessageId
 from magnetar.protocol.errors import (
@@ -84,6 +85,18 @@ async def test_permits_bound_what_the_broker_sends(broker: FakeBroker, client: A
     await receive(consumer, 1)
     await broker.until(lambda: subscription(broker).next_entry == 15)
     assert [command.messagePermits for command in broker.commands("FLOW")] == [10, 5]
+
+
+async def test_all_partitions_share_a_queue_that_is_resized(broker: FakeBroker, client: AsyncClient) -> None:
+    broker.partitions[TOPIC] = 2
+    consumer = await client.subscribe("t", "s", receiver_queue_size=1)
+    await broker.until(lambda: broker.count("FLOW") == 2)
+    resize_receiver_queue(consumer, 20)
+    await broker.until(lambda: broker.count("FLOW") == 4)
+    assert sorted(command.messagePermits for command in broker.commands("FLOW")) == [1, 1, 9, 9]
+    producer = await client.create_producer("t", batching_enabled=False)
+    await producer.send_many(numbers(40))
+    assert sorted(await receive(consumer, 40)) == sorted(numbers(40))
 
 
 async def test_without_a_queue_each_receive_asks_for_one(broker: FakeBroker, client: AsyncClient) -> None:

@@ -109,3 +109,37 @@ def test_without_a_queue_a_waiting_caller_asks_on_resuming(waiting: int) -> None
     kit.permits.resume()
     kit.permits.resume()
     assert kit.sent() == [1] * waiting
+
+
+def test_a_larger_queue_is_granted_its_new_room_at_once() -> None:
+    kit = Kit(1)
+    assert kit.permits.begin(object()) == 1
+    kit.permits.resize(10)
+    assert kit.sent() == [9]
+    for _ in range(5):
+        kit.permits.free(1)
+    assert kit.sent() == [5]
+
+
+def test_a_smaller_queue_keeps_back_what_is_freed_until_it_fits() -> None:
+    kit = Kit(10)
+    kit.permits.begin(object())
+    kit.permits.free(3)
+    kit.permits.resize(4)
+    assert kit.sent() == []
+    kit.permits.free(3)  # 10 granted and 6 freed: 4 lie in the queue, or are at the broker
+    kit.permits.free(1)
+    assert kit.sent() == []
+    kit.permits.free(1)
+    assert kit.sent() == [2]
+
+
+def test_a_queue_that_grows_while_paused_is_granted_its_room_on_resuming() -> None:
+    kit = Kit(2)
+    kit.permits.begin(object())
+    kit.queue.paused = True
+    kit.permits.resize(8)
+    assert kit.sent() == []
+    kit.queue.paused = False
+    kit.permits.resume()
+    assert kit.sent() == [6]
