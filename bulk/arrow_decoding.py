@@ -192,15 +192,16 @@ class EntryDecoder:
             if wanted:
                 _add_batch(self._table, entry, data, wanted)
         elif metadata.null_value:
-            self._table.add(entry, wanted, Values(b"", 0, (0,)), extras=_extras([metadata]))
+            self._table.add(entry, wanted, Values(b"", 0, (0,)), extras=_extras_of_one(metadata))
         else:
-            self._table.add(entry, wanted, Values(data, len(data)), extras=_extras([metadata]))
+            # Bytes, because the garbage collector looks through views that are kept.
+            self._table.add(entry, wanted, Values(bytes(data), len(data)), extras=_extras_of_one(metadata))
 
     def _add_encrypted(self, entry: EntryFields, metadata: MessageMetadata, payload: memoryview, wanted: range) -> None:
         if not wanted:
             return
         if not (self._opener.decides or self._has_value or (self._has_payload and entry.batch_size)):
-            extras = None if entry.batch_size else _extras([metadata])
+            extras = None if entry.batch_size else _extras_of_one(metadata)
             self._table.add(entry, wanted, NOTHING, extras=extras)
             return
         opened = self._opener.open([(metadata, payload)])
@@ -214,7 +215,7 @@ class EntryDecoder:
     def _add_as_it_is(self, entry: EntryFields, metadata: MessageMetadata, payload: bytes) -> None:
         """What nobody could decrypt is one message, whatever it holds."""
         alone = entry._replace(batch_size=0)
-        self._table.add(alone, range(1), Values(payload, len(payload)), extras=_extras([metadata]))
+        self._table.add(alone, range(1), Values(payload, len(payload)), extras=_extras_of_one(metadata))
 
     def _add_chunk(
         self, position: Position, compacted_at: Position | None, metadata: MessageMetadata, payload: memoryview
@@ -319,6 +320,13 @@ def _extras(headers: Sequence[MessageMetadata | SingleMessageMetadata]) -> Extra
     if max(times_ms) > INT64_MAX:
         times_ms = [signed64(time_ms) for time_ms in times_ms]
     return Extras(keys, times_ms, properties)
+
+
+def _extras_of_one(header: MessageMetadata) -> Extras | None:
+    """Those of a message without a batch. Most have none."""
+    if header.HasField("partition_key") or header.HasField("event_time") or header.properties:
+        return _extras([header])
+    return None
 
 
 def _uniform_values(data: bytes | memoryview, count: int) -> np.ndarray | None:

@@ -23,7 +23,7 @@ microseconds and a plain message next to nothing. Columns that nobody asked for 
 # pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
 # pyarrow brings no types.
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -94,6 +94,7 @@ class MessageTable:
         self._has_value = VALUE in columns
         self._has_id = MESSAGE_ID in columns
         self._topic = topic
+        self._row_size_bytes = len(topic) + ROW_SIZE_BYTES
         self._partition_field = b"" if partition == -1 else _PARTITION_TAG + varint(partition)
         self._partition = partition
         self._index_fields: list[bytes] = []
@@ -102,15 +103,16 @@ class MessageTable:
     def _clear(self) -> None:
         self.rows = 0
         self.size_bytes = 0
-        # One item an entry:
+        # One item an entry. Numbers and texts, because Python's garbage collector looks through all kept containers.
         self._counts: list[int] = []
         self._publish_times_ms: list[int] = []
         self._producer_names: list[str] = []
-        self._first_indexes: list[int] = []
         self._sequence_ids: list[int] = []
-        self._id_sizes: list[int] = []  # without the field of the index
-        self._positions: list[Position] = []
+        self._ledger_ids: list[int] = []
+        self._entry_ids: list[int] = []
         self._schema_versions: list[bytes] = []
+        self._first_indexes: list[int] = []
+        self._id_sizes: list[int] = []  # without the field of the index
         # One item a run of values of equal size:
         self._value_sizes: list[int] = []
         self._value_repeats: list[int] = []
@@ -121,7 +123,13 @@ class MessageTable:
         self._null_values: list[int] = []
         self._own_indexes: list[tuple[int, Sequence[int]]] = []
         self._own_sequence_ids: list[tuple[int, np.ndarray]] = []
-        self._extras: list[tuple[int, Extras]] = []
+        # What only some messages have, and the rows of these:
+        self._keys: list[str] = []
+        self._key_rows: list[int] = []
+        self._event_times_ms: list[int] = []
+        self._event_time_rows: list[int] = []
+        self._properties: list[Mapping[str, str]] = []
+        self._property_rows: list[int] = []
 
     def add(
         self,
@@ -144,9 +152,16 @@ class MessageTable:
         self._counts.append(count)
         self._publish_times_ms.append(check_time_ms(entry.publish_time_ms))
         self._producer_names.append(entry.producer_name)
-        self._positions.append((entry.ledger_id, entry.entry_id))
+        self._sequence_ids.append(entry.sequence_id)
+        self._ledger_ids.append(entry.ledger_id)
+        self._entry_ids.append(entry.entry_id)
         self._schema_versions.append(entry.schema_version)
-        self._add_indexes(entry, indexes, start)
+        if entry.batch_size:
+            self._first_indexes.append(indexes[0])
+            if not isinstance(indexes, range):
+                self._own_indexes.append((start, indexes))
+        else:
+            self._first_indexes.append(-1)
         if self._has_id:
             self._add_ids(entry, indexes)
         if self._has_value:
@@ -154,17 +169,16 @@ class MessageTable:
         if sequence_ids is not None:
             self._own_sequence_ids.append((start, sequence_ids))
         if extras is not None:
-            check_time_ms(max(extras.event_times_ms))
-            check_time_ms(min(extras.event_times_ms))
-            self._extras.append((start, extras))
+            self._add_extras(extras, start)
         self.rows = start + count
-        self.size_bytes += (len(values.data) if self._has_value else 0) + count * (
-            len(self._topic) + len(entry.producer_name) + ROW_SIZE_BYTES
-        )
+        self.size_bytes += count * (self._row_size_bytes + len(entry.producer_name))
+        if self._has_value:
+            self.size_bytes += len(values.data)
 
     def entries(self) -> EntryRows:
         """The entries whose messages the next `take` gives."""
-        return EntryRows(self._counts, self._positions, self._schema_versions)
+        positions = list(zip(self._ledger_ids, self._entry_ids, strict=True))
+        return EntryRows(self._counts, positions, self._schema_versions)
 
     def take(self) -> pa.RecordBatch:
         """Everything added since the last call."""
@@ -229,33 +243,24 @@ class MessageTable:
         return pa.array(sequence_ids)
 
     def _key_column(self) -> pa.Array:
-        if not self._extras:
+        if not self._keys:
             return pa.nulls(self.rows, pa.string())
-        keys: list[str | None] = []
-        for start, extras in self._extras:
-            keys.extend([None] * (start - len(keys)))
-            keys.extend(extras.keys)
-        keys.extend([None] * (self.rows - len(keys)))
+        keys = np.full(self.rows, None, dtype=object)
+        keys[self._key_rows] = self._keys
         return pa.array(keys, pa.string())
 
     def _event_time_column(self) -> pa.Array:
-        if not self._extras:
+        if not self._event_times_ms:
             return pa.nulls(self.rows, SCHEMA.field("__eventTime").type)
         times = np.zeros(self.rows, dtype=np.int64)
-        for start, extras in self._extras:
-            times[start : start + len(extras.event_times_ms)] = extras.event_times_ms
+        times[self._event_time_rows] = self._event_times_ms
         return _timestamps(times, absent=times == 0)
 
     def _properties_column(self) -> pa.Array:
         counts = np.zeros(self.rows, dtype=np.int64)
-        names: list[str] = []
-        texts: list[str] = []
-        for start, extras in self._extras:
-            for row, items in enumerate(extras.properties or (), start):
-                if items:
-                    counts[row] = len(items)
-                    names.extend(items)
-                    texts.extend(items.values())
+        counts[self._property_rows] = [len(properties) for properties in self._properties]
+        names = [name for properties in self._properties for name in properties]
+        texts = [text for properties in self._properties for text in properties.values()]
         return pa.MapArray.from_arrays(
             pa.array(_offsets(counts)), pa.array(names, pa.string()), pa.array(texts, pa.string())
         )
@@ -273,12 +278,19 @@ class MessageTable:
         if values.nulls:
             self._null_values.extend([start + place for place in values.nulls])
 
-    def _add_indexes(self, entry: EntryFields, indexes: range | Sequence[int], start: int) -> None:
-        """Where the messages lie in their batch, and which sequence ids follow from that."""
-        self._sequence_ids.append(entry.sequence_id)
-        self._first_indexes.append(indexes[0] if entry.batch_size else -1)
-        if entry.batch_size and not isinstance(indexes, range):
-            self._own_indexes.append((start, indexes))
+    def _add_extras(self, extras: Extras, start: int) -> None:
+        for row, key in enumerate(extras.keys, start):
+            if key is not None:
+                self._keys.append(key)
+                self._key_rows.append(row)
+        for row, time_ms in enumerate(extras.event_times_ms, start):
+            if time_ms:
+                self._event_times_ms.append(check_time_ms(time_ms))
+                self._event_time_rows.append(row)
+        for row, properties in enumerate(extras.properties or (), start):
+            if properties:
+                self._properties.append(properties)
+                self._property_rows.append(row)
 
     def _add_ids(self, entry: EntryFields, indexes: range | Sequence[int]) -> None:
         """Serialized message ids, as `MessageId.serialize` writes them, end to end."""

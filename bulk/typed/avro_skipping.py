@@ -139,7 +139,7 @@ def step_over(avro: AvroType, known: dict[int, AvroStep] | None = None) -> AvroS
     if avro.kind == "record":
         made = known[id(avro)] = SkipRecord()
         made.fields = merged([step_over(field.type, known) for field in avro.fields])
-        if all(isinstance(one, SkipFixed) for one in made.fields):
+        if all(one.size is not None for one in made.fields):
             made.size = sum(one.size or 0 for one in made.fields)
         return made
     if avro.kind in FIXED_SIZES:
@@ -168,8 +168,8 @@ def merged(steps: Sequence[AvroStep]) -> list[AvroStep]:
     """The same, with one step for several values of fixed size in a row."""
     found: list[AvroStep] = []
     for step in steps:
-        if isinstance(step, SkipFixed) and found and isinstance(found[-1], SkipFixed):
-            found[-1] = SkipFixed((found[-1].size or 0) + (step.size or 0))
+        if step.size is not None and found and found[-1].size is not None:
+            found[-1] = SkipFixed(found[-1].size + step.size)
         else:
             found.append(step)
     return found

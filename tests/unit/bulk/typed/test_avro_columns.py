@@ -420,6 +420,15 @@ def test_blocks_with_their_size_in_front_are_read() -> None:
     assert decoded([sized], definition, names=["after"]) == [{"after": 5}]
 
 
+@pytest.mark.parametrize("names", [["list"], ["last"], None])
+def test_items_that_are_records_in_records_without_fields_take_no_bytes(names: list[str] | None) -> None:
+    empty = record(field("inner", record(name="Inner")), name="Outer")
+    definition = record(field("list", {"type": "array", "items": empty}), field("last", "int"))
+    row = {"list": [{"inner": {}}] * 3, "last": 7}
+    expected = {name: row[name] for name in names or row}
+    assert decoded(encoded(definition, [row]), definition, names=names) == [expected]
+
+
 def test_a_count_alone_makes_nothing_large() -> None:
     for items in ("null", {"type": "fixed", "name": "F", "size": 0}, "double", "int"):
         definition = record(field("items", {"type": "array", "items": items}))
