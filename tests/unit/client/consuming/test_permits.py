@@ -1,6 +1,7 @@
 """The flow permits of one partition's consumer, also while the application has paused it."""
 
 from collections.abc import Callable
+from random import Random
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -143,3 +144,26 @@ def test_a_queue_that_grows_while_paused_is_granted_its_room_on_resuming() -> No
     kit.queue.paused = False
     kit.permits.resume()
     assert kit.sent() == [6]
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_permits_and_messages_always_fill_the_queue(seed: int) -> None:
+    random = Random(seed)
+    kit = Kit(random.randint(1, 20))
+    at_broker, waiting = kit.permits.begin(object()), 0
+    for _ in range(300):
+        match random.randrange(4):
+            case 0 if at_broker:
+                at_broker, waiting = at_broker - 1, waiting + 1
+            case 1 | 2 if waiting:
+                waiting -= 1
+                kit.permits.free(1)
+            case 3:
+                kit.permits.resize(random.randint(1, 20))
+            case _:
+                pass
+        at_broker += sum(kit.sent())
+        size = kit.permits.queue_size
+        kept_back = size - at_broker - waiting
+        assert kept_back < (size // 2 or 1), "more is kept back than half of the queue"
+        assert at_broker or waiting, "the broker may send nothing, and nothing is here"
