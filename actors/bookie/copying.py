@@ -75,8 +75,6 @@ class EntryCopies(RepairContract):
     ) -> None:
         self.settings = settings
         self.store = store
-        self.bytes_total = 0
-        """Of entries copied since the start."""
         self._addresses: dict[str, tuple[str, str, int]] = {}
         frame_size_max = settings.bookie_frame_size_max_bytes + READ_BYTES + 1024
         self._links = MemberCalls(env, identity, keys, self._addresses.get, Contract, frame_size_max=frame_size_max)
@@ -171,11 +169,9 @@ class EntryCopies(RepairContract):
         if rate > 0:
             self._not_before = max(self._not_before, asyncio.get_running_loop().time()) + size_bytes / rate
 
-    def landed(self, size_bytes: int, *, durable: bool) -> None:
+    def landed(self, size_bytes: int) -> None:
         """They are there, or failed."""
         self._in_flight -= size_bytes
-        if durable:
-            self.bytes_total += size_bytes
         self._landed.set()
 
 
@@ -329,7 +325,7 @@ class _PartCopy:
         self._under_way -= len(request_ids)
         if status != BookieStatus.OK and self._failed is None:
             self._failed = status
-        self._copies.landed(sum(request_ids), durable=status == BookieStatus.OK)
+        self._copies.landed(sum(request_ids))
         self._settled.set()
 
     async def _all_durable(self) -> None:

@@ -17,7 +17,7 @@ its slot.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from ...protocol.slots import is_slot_count, page_of, slot_of, slots_of_page
+from ...protocol.slots import is_slot_count, slot_of, slots_of_page
 from ...protocol.topics import TopicName
 from ...storage.metadata.slot_rows import UNOWNED, SlotEntry, SlotPage, SlotRows
 
@@ -117,10 +117,6 @@ class SlotTable:
     def rows(self) -> SlotRows:
         """The whole table."""
         return SlotRows(dict(enumerate(self._entries)), self.exceptions_in(range(self.slots)))
-
-    def pages_of(self, slots: Iterable[int]) -> dict[int, None]:
-        """The pages that hold these slots."""
-        return dict.fromkeys(page_of(slot, self.slots) for slot in slots)
 
     # -- decisions -----------------------------------------------------------------------------------------------
 
