@@ -268,7 +268,7 @@ class ConsumeWorker:
             if task.cancelling():
                 raise
             return error  # the function's own
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # also of code that was a program once
             return error
         finally:
             duration_s = loop.time() - began

@@ -154,6 +154,28 @@ def test_a_message_that_fails_comes_again_and_ends_as_a_dead_letter(
     assert "ZeroDivisionError: bad" in stats.last_error
 
 
+async def leave_in_a_coroutine(message: magnetar.Message) -> None:
+    leave(message)
+
+
+def leave(message: magnetar.Message) -> None:
+    if message.data() == b"bad":
+        sys.exit("no way on")
+
+
+@pytest.mark.parametrize("fn", [leave, leave_in_a_coroutine])
+def test_a_call_that_wants_to_end_the_process_has_failed(cluster: RayCluster, topic: str, fn: Any) -> None:
+    with cluster.client() as client:
+        letters = client.subscribe(f"{topic}-workers-DLQ", "reader")
+        with start(topic, fn, max_redeliver_count=1, backoff=QUICKLY) as consuming:
+            publish(cluster, topic, ["good", "bad", "fine"])
+            assert letters.receive(timeout_millis=60_000).data() == b"bad"
+            wait_acknowledged(cluster, topic)
+            stats = consuming.stats()
+    assert (stats.done, stats.failed, stats.dead_lettered, stats.replaced) == (2, 2, 1, 0)
+    assert stats.last_error == "SystemExit: no way on"
+
+
 @pytest.mark.parametrize("workers", [3])
 def test_messages_of_a_key_keep_their_order_also_after_errors(
     cluster: RayCluster, topic: str, book: Book, workers: int
