@@ -18,8 +18,10 @@ from ray.serve.schema import TaskProcessorAdapter, TaskProcessorConfig, TaskResu
 from ..bulk.access import check_urls
 from ..bulk.loop_thread import LoopThread
 from ..client.aio.client import AsyncClient
-from ..protocol.errors import InvalidConfiguration, MagnetarError
+from ..protocol.errors import ConnectError, CoordinatorUnavailable, InvalidConfiguration, MagnetarError
+from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
+from ..runtime.retry import limited, silently
 from .configuration import MagnetarAdapterConfig
 from .queue_topics import QueueTopics
 from .records import FINAL, PENDING, REVOKED, Task, TaskStatus
@@ -30,6 +32,9 @@ from .worker import QueueRules, TaskHandler, TaskWorker
 T = TypeVar("T")
 
 CLOSE_TIMEOUT_S = 5.0
+CREATE_TIMEOUT_S = 30.0
+RETRY_INITIAL_S = 0.2
+RETRY_MAX_S = 3.0
 
 
 class MagnetarTaskProcessorAdapter(TaskProcessorAdapter):
@@ -61,7 +66,14 @@ class MagnetarTaskProcessorAdapter(TaskProcessorAdapter):
 
     async def _connect(self) -> None:
         others = [one for one in (self._failed_queue, self._unprocessable_queue) if one is not None]
-        await self._topics.create(others, self._given.result_expires_s)
+        # A replica may be started while the admin's actor is being started again.
+        backoff = LimitedBackoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S, CREATE_TIMEOUT_S)
+        await limited(
+            backoff,
+            lambda: self._topics.create(others, self._given.result_expires_s),
+            retriable=lambda error: isinstance(error, ConnectError | CoordinatorUnavailable),
+            on_retry=silently,
+        )
         self._client = AsyncClient(self._given.service_url)
         self._statuses = Statuses(self._client, self._topics.status, self._given.serializer)
         self._sender = TaskSender(self._env, self._client, self._given.serializer)

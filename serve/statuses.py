@@ -10,12 +10,14 @@ Invariants:
 import asyncio
 import logging
 from collections import OrderedDict
+from functools import partial
 
 from ..client.aio.client import AsyncClient
 from ..client.aio.producer import AsyncProducer
 from ..client.aio.reader import AsyncReader
 from ..client.consuming.message import Message
 from ..client.core.message_id import MessageId
+from ..client.core.results import Result
 from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
 from .records import FINAL, SERIALIZER, TaskStatus, dump, load_status
 
@@ -34,22 +36,55 @@ class Statuses:
         self._known: OrderedDict[str, TaskStatus] = OrderedDict()
         self._reader: AsyncReader | None = None
         self._producer: AsyncProducer | None = None
-        self._catching_up = asyncio.Lock()
+        self._producing = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._next_look: asyncio.Task[None] | None = None
+        """A look that has not begun. All calls until it begins share it."""
 
     async def publish(self, task_id: str, status: TaskStatus) -> None:
         """Store a status. Raises TypeError for a result that cannot be written, and what `send` raises."""
         payload = dump(self._serializer, status)
-        if self._producer is None:
-            self._producer = await self._client.create_producer(self._topic, batching_enabled=True)
+        producer = self._producer or await self._made_producer()
         try:
-            await self._producer.send(payload, properties={SERIALIZER: self._serializer}, partition_key=task_id)
+            await producer.send(payload, properties={SERIALIZER: self._serializer}, partition_key=task_id)
         except AlreadyClosed:
             self._producer = None  # it has ended: the next call begins with a new one
             raise
 
+    def tell(self, task_id: str, status: TaskStatus) -> None:
+        """Store a status that needs no answer, before those of later calls. If it cannot be stored, it is left out."""
+        if self._producer is None:
+            logger.info("nobody is told that task %s is %s: there is no producer", task_id, status.status)
+            return
+        payload = dump(self._serializer, status)
+        try:
+            self._producer.send_async(
+                payload, partial(_told, task_id), {SERIALIZER: self._serializer}, partition_key=task_id
+            )
+        except MagnetarError as error:
+            logger.info("nobody is told that task %s is %s: %s", task_id, status.status, error)
+
+    async def open(self) -> None:
+        """Make the producer. Raises what `create_producer` raises."""
+        await self._made_producer()
+
+    async def _made_producer(self) -> AsyncProducer:
+        async with self._producing:
+            if self._producer is None:
+                self._producer = await self._client.create_producer(self._topic, batching_enabled=True)
+            return self._producer
+
     async def current(self, task_id: str) -> TaskStatus | None:
         """What is stored at this moment. Raises what kept the reader from being asked."""
-        async with self._catching_up:
+        if self._next_look is None:
+            self._next_look = asyncio.get_running_loop().create_task(self._look(), name="look at statuses")
+        await asyncio.shield(self._next_look)  # a caller that is cancelled does not end it for the others
+        return self._known.get(task_id)
+
+    async def _look(self) -> None:
+        """Read up to the end. What was stored before this began is known when it returns."""
+        async with self._looking:
+            self._next_look = None
             reader = await self._opened()
             try:
                 while await reader.has_message_available():
@@ -58,7 +93,6 @@ class Statuses:
                 if not reader.is_open():
                     self._reader = None  # the next call begins with a new one
                 raise
-        return self._known.get(task_id)
 
     async def _opened(self) -> AsyncReader:
         if self._reader is None:
@@ -90,3 +124,8 @@ class Statuses:
                     await one.close()
                 except (AlreadyClosed, MagnetarError) as error:
                     logger.info("%s could not be left in good order: %s", self._topic, error)
+
+
+def _told(task_id: str, result: Result, message_id: MessageId) -> None:
+    if result is not Result.Ok:
+        logger.info("nobody is told that task %s has started: %s", task_id, result)

@@ -5,7 +5,7 @@ What becomes of a message of the queue:
 1. It is no task that this queue can read, or nobody here handles tasks of its name: it goes to the queue of
    unprocessable tasks, if there is one, and is acknowledged. A task that can be read is FAILURE then.
 2. The task has a final status, or a later attempt of it has begun: the message came again, and is acknowledged.
-3. The status STARTED is stored, and the handler runs.
+3. The handler runs. STARTED is stored when it has run for `STARTED_AFTER_S`: nobody would see it of a shorter one.
 4. It returned: SUCCESS is stored with the result, then the message is acknowledged.
 5. It raised, and may be tried again: RETRY is stored. Then a copy with the next attempt is stored, which is delivered
    after the back-off. Then the message is acknowledged.
@@ -17,7 +17,11 @@ Invariants:
 - A message is acknowledged only when what follows from it is stored. Until then the broker gives it to another replica
   when this one ends.
 - A task whose message is acknowledged does not run again. One that ran in a replica that was killed may run again.
-- At most `concurrency` tasks run. The consumer holds one message more at most, so that other replicas get the rest.
+- At most `concurrency` handlers run. While the outcome of one is being stored, the next one may run, but at most
+  `concurrency` outcomes are not stored. The consumer holds `AHEAD_MAX` messages more at most, so that other replicas
+  get the rest.
+- With order of keys, a task of a key begins when the outcome of the one before it is stored.
+- The worker takes tasks until `stop`: where its subscription ends, it subscribes again.
 """
 
 import asyncio
@@ -46,10 +50,14 @@ from .statuses import Statuses
 
 logger = logging.getLogger("ray.serve")
 
-RECEIVE_RETRY_INITIAL_S = 0.5
-RECEIVE_RETRY_MAX_S = 10.0
+RETRY_INITIAL_S = 0.5
+RETRY_MAX_S = 10.0
 GIVE_BACK_DELAY_MS = 1_000
 """Before a message comes again whose outcome could not be stored."""
+STARTED_AFTER_S = 0.05
+"""A task that runs for so long is shown as STARTED."""
+AHEAD_MAX = 1
+"""Messages that wait in the replica for a handler."""
 
 TaskHandler = Callable[..., object]
 
@@ -62,6 +70,17 @@ class QueueRules(NamedTuple):
     max_retries: int | None
     failed_queue: str | None
     unprocessable_queue: str | None
+
+
+class TaskOutcome(NamedTuple):
+    """How the handler of a task ended."""
+
+    task: Task
+    attempt: int
+    key: str | None
+    """Of the message."""
+    result: object
+    error: Exception | None
 
 
 class TaskWorker:
@@ -85,29 +104,39 @@ class TaskWorker:
         self._sender = sender
         self._handlers = handlers
         self._free = asyncio.Semaphore(rules.concurrency)
+        """Handlers that may begin."""
+        self._room = asyncio.Semaphore(2 * rules.concurrency)
+        """Messages that may be taken: those whose handlers run, and those whose outcomes are being stored."""
         self._threads = ThreadPoolExecutor(rules.concurrency, "magnetar-task")
         self._handler_loop = LoopThread("magnetar-task-loop")
         """Of handlers that are coroutines: one that blocks does not stop the client."""
         self._running: set[asyncio.Task[None]] = set()
+        self._last_of: dict[str, asyncio.Task[None]] = {}
+        """With order of keys: what handles the message of a key that was taken last."""
         self._receiving: asyncio.Task[None] | None = None
         self._consumer: AsyncConsumer | None = None
 
     async def start(self) -> None:
         """Subscribe, and take tasks from now on. Raises what `subscribe` raises."""
+        await self._statuses.open()
+        await self._subscribe()
+        self._receiving = asyncio.get_running_loop().create_task(self._receive(), name="receive tasks")
+
+    async def _subscribe(self) -> AsyncConsumer:
         self._consumer = await self._client.subscribe(
             self._rules.queue,
             SUBSCRIPTION,
             ConsumerType.KeyShared if self._config.key_ordered else ConsumerType.Shared,
-            receiver_queue_size=1,
+            receiver_queue_size=AHEAD_MAX,
             initial_position=InitialPosition.Earliest,
             negative_ack_redelivery_delay_ms=GIVE_BACK_DELAY_MS,
         )
-        self._receiving = asyncio.get_running_loop().create_task(self._receive(self._consumer), name="receive tasks")
+        return self._consumer
 
     async def stop(self, timeout_s: float) -> bool:
         """Take no more tasks, and wait for those that run. Whether all have ended in time."""
-        receiving, consumer = self._receiving, self._consumer
-        if receiving is None or consumer is None:
+        receiving = self._receiving
+        if receiving is None:
             return True
         receiving.cancel()
         await asyncio.wait({receiving})
@@ -117,38 +146,57 @@ class TaskWorker:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        self._receiving = self._consumer = None
-        await consumer.close()
+        consumer, self._receiving, self._consumer = self._consumer, None, None
+        if consumer is not None:
+            await consumer.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         return not left
 
     # -- one message -------------------------------------------------------------------------------------------------
 
-    async def _receive(self, consumer: AsyncConsumer) -> None:
-        backoff = Backoff(self._env.random, RECEIVE_RETRY_INITIAL_S, RECEIVE_RETRY_MAX_S)
+    async def _receive(self) -> None:
+        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
         while True:
+            await self._room.acquire()
             await self._free.acquire()
-            try:
-                message = await consumer.receive()
-            except asyncio.CancelledError:
-                self._free.release()
-                raise
-            except AlreadyClosed as error:
-                logger.error("this replica takes no more tasks of %s: %s", self._rules.queue, error)
-                return
-            except MagnetarError as error:  # of one message: the next call goes on
-                logger.warning("a message of %s cannot be taken: %s", self._rules.queue, error)
-                self._free.release()
-                await asyncio.sleep(backoff.next_delay_s())
-                continue
+            consumer = self._consumer
+            message = None
+            while message is None:
+                try:
+                    consumer = consumer or await self._subscribe()
+                    message = await consumer.receive()
+                except MagnetarError as error:
+                    if "entry_id" in error.details:  # of one message: the next call goes on
+                        logger.warning("a message of %s cannot be taken: %s", self._rules.queue, error)
+                    else:
+                        logger.error("this replica has to subscribe to %s again: %s", self._rules.queue, error)
+                        consumer = self._consumer = None
+                    await asyncio.sleep(backoff.next_delay_s())
+            assert consumer is not None
             backoff.reset()
-            task = asyncio.get_running_loop().create_task(self._handle(consumer, message), name="handle a task")
+            key = message.partition_key() if self._config.key_ordered else ""
+            before = self._last_of.get(key) if key else None
+            task = asyncio.get_running_loop().create_task(self._handle(consumer, message, before), name="handle a task")
             self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            if key:
+                self._last_of[key] = task
+            task.add_done_callback(partial(self._ended, key))
 
-    async def _handle(self, consumer: AsyncConsumer, message: Message) -> None:
+    def _ended(self, key: str, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if self._last_of.get(key) is task:
+            del self._last_of[key]
+
+    async def _handle(self, consumer: AsyncConsumer, message: Message, before: asyncio.Task[None] | None) -> None:
         try:
-            await self._settle(message)
+            try:
+                if before is not None:
+                    await asyncio.wait({before})
+                outcome = await self._perform(message)
+            finally:
+                self._free.release()
+            if outcome is not None:
+                await self._store(outcome)
             await consumer.acknowledge(message)
         except (MagnetarError, OSError) as error:
             logger.warning(
@@ -157,30 +205,42 @@ class TaskWorker:
             with suppress(AlreadyClosed):  # then it comes again by itself
                 await consumer.negative_acknowledge(message)
         finally:
-            self._free.release()
+            self._room.release()
 
-    async def _settle(self, message: Message) -> None:
-        """Have the task run, unless it has. What follows is stored when this returns."""
+    async def _perform(self, message: Message) -> TaskOutcome | None:
+        """Have the task run, unless it has, or cannot. Returns what is to be stored."""
         try:
             task = load_task(self._config.serializer, message.properties(), message.data())
             attempt = int(message.properties().get(ATTEMPT, "0"))
         except (InvalidMessage, ValueError) as error:
             await self._unprocessable("unknown", str(message.message_id()), repr(message.data()[:1_000]), error)
-            return
+            return None
         status = await self._statuses.current(task.id)
         if status is not None and (status.status in FINAL or status.attempt > attempt):
-            return
+            return None
         handler = self._handlers.get(task.name)
         if handler is None:
             error = InvalidMessage(f"no handler of this application is called {task.name!r}")
             await self._unprocessable(task.name, task.id, repr((task.args, task.kwargs)), error)
             await self._statuses.publish(task.id, TaskStatus(FAILURE, self._now(), str(error), attempt))
-            return
-        await self._statuses.publish(task.id, TaskStatus(STARTED, self._now(), None, attempt))
+            return None
+        key = message.partition_key() or None
+        tell = asyncio.get_running_loop().call_later(STARTED_AFTER_S, self._tell_started, task.id, attempt)
         try:
-            result = await self._run(handler, task)
+            return TaskOutcome(task, attempt, key, await self._run(handler, task), None)
         except Exception as error:  # whatever the handler raises
-            await self._failed(task, attempt, message.partition_key() or None, error)
+            return TaskOutcome(task, attempt, key, None, error)
+        finally:
+            tell.cancel()
+
+    def _tell_started(self, task_id: str, attempt: int) -> None:
+        self._statuses.tell(task_id, TaskStatus(STARTED, self._now(), None, attempt))
+
+    async def _store(self, outcome: TaskOutcome) -> None:
+        """What follows is stored when this returns."""
+        task, attempt, key, result, error = outcome
+        if error is not None:
+            await self._failed(task, attempt, key, error)
             return
         try:
             await self._statuses.publish(task.id, TaskStatus(SUCCESS, self._now(), result, attempt))
