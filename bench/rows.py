@@ -43,6 +43,8 @@ class Report:
     """What the machine itself can do, measured in the same run."""
     problems: dict[str, str] = field(default_factory=dict)
     """Benchmarks that did not end: name → why."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Benchmarks that this machine cannot run: name → what to install."""
 
     def save(self, directory: Path = RESULTS) -> Path:
         """Write `latest.json` (the rows) and `latest-raw.json` (the measurements)."""
@@ -51,7 +53,7 @@ class Report:
         _write(latest, [row.to_dict() for row in self.rows])
         _write(
             directory / "latest-raw.json",
-            {"measurements": self.raw, "limits": self.limits, "problems": self.problems},
+            {"measurements": self.raw, "limits": self.limits, "problems": self.problems, "left_out": self.left_out},
         )
         return latest
 

@@ -41,6 +41,7 @@ import plot
 import publish
 import queue_rate
 import repair
+import serve_tasks
 import spark_large
 import spark_read
 import spark_typed
@@ -73,6 +74,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "consume": lambda: consume_rate.run(cluster, report),
         "queue": lambda: queue_rate.run(report),
         "consume-tasks": lambda: consume_tasks.run(cluster, report),
+        "serve-tasks": lambda: serve_tasks.run(directory, report),
         "types": lambda: subscription_types.run(cluster, report),
         "compaction": lambda: compaction.run(cluster, report),
         "lagging": lambda: lagging.run(cluster, report),
@@ -97,7 +99,7 @@ def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
-        "idle publish cpu steady client consume queue consume-tasks types compaction lagging spark "
+        "idle publish cpu steady client consume queue consume-tasks serve-tasks types compaction lagging spark "
         "spark-large spark-typed spark-write data "
         "delayed non-persistent topics failover keeping forwarding held lifecycle repair"
     )
@@ -158,6 +160,8 @@ def _print(report: Report, console: Console) -> None:
     console.print(table)
     for name, problem in report.problems.items():
         console.print(f"[red]{name} failed:[/red] {problem}", highlight=False)
+    for name, reason in report.left_out.items():
+        console.print(f"{name} is left out: {reason}", highlight=False)
 
 
 if __name__ == "__main__":
