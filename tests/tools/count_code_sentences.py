@@ -24,7 +24,7 @@ from tools.count_long_sentences import ROOT, sentences, words
 from tools.syntax import nodes_of
 
 PRODUCT = ("protocol", "runtime", "storage", "client", "actors", "bulk", "data", "serve", "spark", "tasks", "cluster")
-ROOMS = (*PRODUCT, "bench")
+ROOMS = (*PRODUCT, "bench", "examples")
 LIMITS = (25, 30)
 
 BAD_WORDS = {

@@ -12,7 +12,7 @@ from magnetar.cluster.command_line import app
 from magnetar.cluster.planning import load_settings
 from magnetar.runtime.settings.declarations import Settings
 from simulation.mutants import catalog
-from support.checks.document_examples import unmarked
+from support.checks.document_examples import example, unmarked
 
 ROOT = Path(__file__).resolve().parents[2]
 TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
@@ -70,10 +70,27 @@ def test_every_file_of_tests_that_a_page_names_exists(page: str) -> None:
     assert named and [name for name in sorted(named) if not any(f"/{one}".endswith(f"/{name}") for one in there)] == []
 
 
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SCREEN_LINES = 75
+
+
+@pytest.mark.parametrize("program", EXAMPLES, ids=lambda program: program.stem)
+def test_each_program_of_the_examples_fits_on_a_screen_and_has_a_page_that_shows_it(program: Path) -> None:
+    code, name = program.read_text(), program.stem.replace("_", "-")
+    assert len(code.splitlines()) <= SCREEN_LINES
+    assert example(f"docs/examples/{name}.md", name) == code
+
+
+def test_each_page_of_the_examples_shows_a_program() -> None:
+    pages = {page.stem for page in (ROOT / "docs/examples").glob("*.md")}
+    assert pages == {program.stem.replace("_", "-") for program in EXAMPLES}
+
+
 OPERATIONS = [f"docs/operations/{page.name}" for page in sorted((ROOT / "docs/operations").glob("*.md"))]
 GUIDES = [
     "docs/quickstart.md",
     *(f"docs/guides/{page.name}" for page in sorted((ROOT / "docs/guides").glob("*.md"))),
+    *(f"docs/examples/{page.name}" for page in sorted((ROOT / "docs/examples").glob("*.md"))),
     *OPERATIONS,
 ]
 
@@ -138,6 +155,7 @@ CODE = (
     "cluster",
     "tests",
     "bench",
+    "examples",
 )
 
 
