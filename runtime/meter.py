@@ -2,11 +2,13 @@
 so it costs nothing in between.
 """
 
+from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 WINDOW_MIN_S = 1.0
 WINDOW_MAX_S = 60.0
+RECENT_TIMES_MAX = 1_000
 
 
 class Meter:
@@ -61,6 +63,28 @@ class Meter:
             del marks[:-2]
         time_s, messages, size = marks[0]
         return max(now_s - time_s, WINDOW_MIN_S), messages, size
+
+
+class RecentTimes:
+    """How long the last things of a kind took: `RECENT_TIMES_MAX` of them, of the last minute."""
+
+    __slots__ = ("_times",)
+
+    def __init__(self) -> None:
+        self._times: deque[tuple[float, float]] = deque(maxlen=RECENT_TIMES_MAX)
+
+    def add(self, now_s: float, time_s: float) -> None:
+        """Something has ended, and took so long."""
+        self._times.append((now_s, time_s))
+
+    def quantiles(self, now_s: float, *wanted: float) -> list[float]:
+        """The time in seconds at each quantile, from 0 to 1, which is the longest time; 0 for each without any."""
+        while self._times and now_s - self._times[0][0] > WINDOW_MAX_S:
+            self._times.popleft()
+        times = sorted(time_s for _, time_s in self._times)
+        if not times:
+            return [0.0] * len(wanted)
+        return [times[min(int(one * len(times)), len(times) - 1)] for one in wanted]
 
 
 def time_text(time_ms: int) -> str:

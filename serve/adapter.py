@@ -23,10 +23,10 @@ from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
 from ..runtime.retry import limited, silently
 from .configuration import MagnetarAdapterConfig
+from .outcomes import CountedStatuses
 from .queue_topics import QueueTopics
 from .records import FINAL, PENDING, REVOKED, Task, TaskStatus
 from .sending import TaskSender
-from .statuses import Statuses
 from .worker import QueueRules, TaskHandler, TaskWorker
 
 T = TypeVar("T")
@@ -56,6 +56,7 @@ class MagnetarTaskProcessorAdapter(TaskProcessorAdapter):
         self._handlers: dict[str, TaskHandler] = {}
         self._lock = threading.Lock()
         self._worker: TaskWorker | None = None
+        self._reporting: asyncio.Task[None] | None = None
 
     def initialize(self, consumer_concurrency: int = 1) -> None:
         self._concurrency = consumer_concurrency
@@ -75,7 +76,7 @@ class MagnetarTaskProcessorAdapter(TaskProcessorAdapter):
             on_retry=silently,
         )
         self._client = AsyncClient(self._given.service_url)
-        self._statuses = Statuses(self._client, self._topics.status, self._given.serializer)
+        self._statuses = CountedStatuses(self._client, self._topics.status, self._given.serializer)
         self._sender = TaskSender(self._env, self._client, self._given.serializer)
 
     @property
@@ -153,7 +154,12 @@ class MagnetarTaskProcessorAdapter(TaskProcessorAdapter):
         with self._lock:
             worker, self._worker = self._worker, None
         if worker is not None:
-            self._loop.run(worker.stop(timeout))
+            self._loop.run(self._stopped(worker, timeout))
+
+    async def _stopped(self, worker: TaskWorker, timeout_s: float) -> None:
+        if self._reporting is not None:
+            self._reporting.cancel()
+        await worker.stop(timeout_s)
 
     async def _started(self) -> TaskWorker:
         rules = QueueRules(
@@ -165,6 +171,7 @@ class MagnetarTaskProcessorAdapter(TaskProcessorAdapter):
         )
         worker = TaskWorker(self._env, self._client, self._given, rules, self._statuses, self._sender, self._handlers)
         await worker.start()
+        self._reporting = asyncio.get_running_loop().create_task(self._statuses.report(self._topics.queue))
         return worker
 
     # -- on the loop -------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ..protocol.errors import MagnetarError
+from .outcomes import queue_metrics
 from .queue_topics import QueueTopics
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class BacklogAutoscalingPolicy:
 
     def __init__(self, queue_name: str, admin_url: str | None = None, poll_interval_s: float = POLL_INTERVAL_S) -> None:
         self._topics = QueueTopics(queue_name, admin_url)
+        self._metrics = queue_metrics(self._topics.queue)
         self._poll_interval_s = poll_interval_s
         self._backlog = 0
         self._asking: asyncio.Task[None] | None = None
@@ -47,5 +49,6 @@ class BacklogAutoscalingPolicy:
     async def _ask(self) -> None:
         try:
             self._backlog = (await self._topics.figures()).backlog
+            self._metrics.report({"magnetar_serve_backlog": self._backlog})
         except MagnetarError as error:
             logger.warning("the backlog of %s is not known now: %s", self._topics.queue, error)

@@ -43,6 +43,7 @@ from ..protocol.errors import ClusterError, ConsumeFailed, MagnetarError
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
 from ..runtime.ray_calls import kill_actor, put, start_actor
+from ..runtime.ray_metrics import Figure, RayMetrics
 from ..runtime.tasks import Tasks
 from .consume_worker import ConsumeWorker, WorkerFigures, WorkOrder
 from .open_queue import shared_client, shared_random
@@ -52,6 +53,13 @@ logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 2.0
 """For the figures of a worker. One that does not answer is taken to be where it was."""
+FIGURES = (
+    Figure("magnetar_consume_done", "counter", "Messages whose call returned."),
+    Figure("magnetar_consume_failed", "counter", "Messages whose call raised, each time that it did."),
+    Figure("magnetar_consume_dead_letters", "counter", "Messages that were stored in the dead letter topic."),
+    Figure("magnetar_consume_workers", "gauge", "Workers that have subscribed, and do not stop."),
+    Figure("magnetar_consume_backlog", "gauge", "Entries that are not acknowledged, where the backlog sizes the pool."),
+)
 LOSSES_MAX = 6
 LOSS_BACKOFF_INITIAL_S = 0.5
 LOSS_BACKOFF_MAX_S = 15.0
@@ -184,6 +192,7 @@ class ConsumePool:
         options: dict[str, Any] = {**self._order.consumer_options(self.name), "receiver_queue_size": 1}
         consumer = await shared_client(self._order.service_url).subscribe(**options)
         await consumer.close()
+        self._metrics = RayMetrics(FIGURES, {"subscription": self.name.removeprefix("consume:").rpartition(":")[0]})
         self._tasks.spawn(self._govern(), f"govern {self.name}")
 
     async def wait(self, timeout_s: float | None) -> bool:
@@ -241,6 +250,7 @@ class ConsumePool:
                 else:
                     await self._look()
                     await self._fit()
+                self._report()
                 if self._members or not self._stopping:
                     await self._sleep()
         except Exception as error:
@@ -250,9 +260,24 @@ class ConsumePool:
             members, self._members = self._members, []
             await asyncio.gather(*(asyncio.to_thread(kill_actor, one.actor) for one in members), return_exceptions=True)
         finally:
+            self._report()
             if not self._end.done():
                 self._end.set_result(None)
             await self._tasks.close()
+
+    def _report(self) -> None:
+        """Give Ray the figures, for its dashboard."""
+        total = self._total()
+        running = sum(one.state is MemberState.RUNNING for one in self._members)
+        values: dict[str, float] = {
+            "magnetar_consume_done": total.done,
+            "magnetar_consume_failed": total.failed,
+            "magnetar_consume_dead_letters": total.dead_lettered,
+            "magnetar_consume_workers": running,
+        }
+        if self._last_backlog is not None:
+            values["magnetar_consume_backlog"] = self._last_backlog
+        self._metrics.report(values)
 
     async def _sleep(self) -> None:
         try:

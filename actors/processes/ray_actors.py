@@ -31,6 +31,7 @@ from .lease import renew_lease
 from .node import Member
 from .plan import ClusterPlan, MemberPlan, admin_url, is_wildcard, service_urls
 from .ray_deputy import DeputyKeeper
+from .ray_figures import report_coordinator, report_member
 from .ray_launcher import RayLauncher, locate_coordinator
 from .ray_machines import RayMachines
 from .reconciler import Reconciler
@@ -61,12 +62,20 @@ class MemberActor:
 
     def __init__(self, plan: MemberPlan) -> None:
         begin_process(plan.log_directory, plan.node.node_id)
+        self._plan = plan
+        self._tasks = Tasks()
+        self._reports = False
         self._env = replace(Environment.real(), launch=plan.launch)
         self._member = Member(self._env, plan, locate_coordinator)
 
     async def start(self) -> tuple[str, int]:
         """Start the service, once; returns (host, port). Raises what the service raised."""
         await self._member.start()
+        if not (self._reports or self._tasks.closed):
+            self._reports = True
+            node = self._plan.node
+            reporting = report_member(self._member.service, node.role, self._plan.cluster_id, node.node_id)
+            self._tasks.spawn(reporting, "report-figures")
         return await self.address()
 
     async def address(self) -> tuple[str, int]:
@@ -87,6 +96,7 @@ class MemberActor:
 
     async def close(self) -> None:
         """Close the service in good order."""
+        await self._tasks.close()
         await self._member.close()
 
 
@@ -269,6 +279,8 @@ class CoordinatorActor:
         self._service = service
         self._serving.set()
         self._tasks.spawn(self._watch(service), "watch-coordinator")
+        reporting = report_coordinator(service, self._plan.cluster_id, self._plan.coordinator.node_id)
+        self._tasks.spawn(reporting, "report-figures")
         if not self._plan.coordinator_is_bound:
             self._tasks.spawn(renew_lease(service.office), "renew-lease")
         self._launcher.epoch = service.office.epoch

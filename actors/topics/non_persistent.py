@@ -86,6 +86,7 @@ class PassingSubscription(SubscriptionMembers):
             return
         consumer.permits -= messages
         consumer.deliver(Delivery(consumer, [(NO_PLACE, entry, messages, 0)], messages), now_ms)
+        self.topic.common.traffic.sent.add(messages, len(entry))
 
     # -- what consumers ask for ----------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class PassingPublishing(Publishing):
     """Publishing whose entries are complete in the step in which they come."""
 
     def __init__(self, topic: "NonPersistentTopic", relay: Relay) -> None:
-        super().__init__(topic, relay, lambda position, messages: None, stages=())
+        super().__init__(topic, relay, lambda position, messages: None, stages=(), traffic=topic.common.traffic)
         self._relay = relay
 
     def publish(

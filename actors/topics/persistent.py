@@ -129,7 +129,8 @@ class PersistentTopic(TopicLife):
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
         epochs = ledger.topic_epoch
         self.last_publish = LastPublish(ledger)
-        self.publishing = Publishing(self, ledger, common.counts.remember, stages=(), epochs=epochs)
+        remember, traffic = common.counts.remember, common.traffic
+        self.publishing = Publishing(self, ledger, remember, stages=(), epochs=epochs, traffic=traffic)
         self._rates = DispatchRates(policies, self.publishing.published)
         self.common = common
         self.counts = common.counts

@@ -42,6 +42,7 @@ from .access_modes import NO_EPOCH
 from .admission import MemoryEpoch, ProducerAdmission
 from .producer import AttachedProducer, ProducerState, Publish, Turn
 from .topic import TopicState
+from .traffic import Traffic
 
 if TYPE_CHECKING:
     from .loaded_topics import Topic
@@ -126,7 +127,7 @@ class StagedPublish(Publish):
 
 class Publishing:
     """See the module. `remember(position, messages)` keeps the message count of what was stored, for dispatch. Without
-    `epochs` the topic epoch lives as long as this object."""
+    `epochs` the topic epoch lives as long as this object. `traffic` is the one of the broker."""
 
     def __init__(
         self,
@@ -136,11 +137,14 @@ class Publishing:
         *,
         stages: tuple[PublishStage, ...],
         epochs: TopicEpoch | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         self._admission = ProducerAdmission(host, epochs or MemoryEpoch(), self.check)
         self.producers = self._admission.producers
         self.pending = 0
-        self.published = Meter(asyncio.get_running_loop().time())
+        self._loop = asyncio.get_running_loop()
+        self.published = Meter(self._loop.time())
+        self._traffic = traffic or Traffic()
         self._host = host
         self._log = log
         self.has_chunks = False
@@ -270,6 +274,8 @@ class Publishing:
             publish.is_parsed_later = True
         producer.pending += 1
         self.pending += 1
+        if self._traffic.timed is None:
+            self._traffic.time(publish, self._loop.time())
         producer.connection.publish_began(size)
         try:
             self._log.append(entry, publish.completed)
@@ -341,6 +347,7 @@ class Publishing:
                 self._remember(position, publish.messages)
             producer.published.add(publish.messages, publish.size_bytes)
             self.published.add(publish.messages, publish.size_bytes)
+            self._traffic.published.add(publish.messages, publish.size_bytes)
             self._send_receipt(publish, position)
         self._ended(publish)
 
@@ -361,6 +368,8 @@ class Publishing:
 
     def _ended(self, publish: Publish) -> None:
         """An entry has had its answer."""
+        if publish is self._traffic.timed:
+            self._traffic.timed_ended(self._loop.time())
         producer = publish.producer
         producer.connection.publish_ended(publish.size_bytes)
         producer.publish_ended()

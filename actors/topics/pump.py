@@ -80,7 +80,7 @@ class Pump:
     async def _run(self, planner: Dispatcher, planned: ReadPlan | None) -> None:
         """`planned` is the first plan, which `planner` made. A plan may get older than that while it is read."""
         rounds = 0
-        counts = self._host.counts
+        counts, sent = self._host.counts, self._host.common.traffic.sent
         try:
             while (dispatcher := self.dispatcher) is not None:
                 plan = planned if dispatcher is planner else None
@@ -112,7 +112,8 @@ class Pump:
                     one.sent(deliveries)
                 ack_set_of = None if self.index_acks is None else self.index_acks.ack_set_of
                 for delivery in deliveries:
-                    delivery.consumer.deliver(delivery, now_ms, ack_set_of)
+                    size = delivery.consumer.deliver(delivery, now_ms, ack_set_of)
+                    sent.add(delivery.messages, size, len(delivery.entries))
                     if counts.has_chunks:
                         delivery.consumer.out.chunks.add(sum([counts.is_chunk(one[0]) for one in delivery.entries]), 0)
                 self._backoff = None

@@ -30,6 +30,7 @@ from ..dispatch.failover import HeldTopics
 from ..dispatch.message_counts import MessageCounts
 from ..rates.subscribe import SubscribeRates
 from .feature import FeatureKinds
+from .traffic import Traffic
 
 DRAIN_TIMEOUT_S = 3.0
 
@@ -86,6 +87,7 @@ class CommonState:
     """What the topics of one broker have in common."""
 
     counts: MessageCounts = field(default_factory=MessageCounts)
+    traffic: Traffic = field(default_factory=Traffic)
     held_topics: HeldTopics = field(default_factory=HeldTopics)
     subscribes: SubscribeRates = field(default_factory=SubscribeRates)
     """How often consumers subscribe."""

@@ -34,6 +34,7 @@ from typing import Any, Protocol
 from ...protocol.bookie_wire import BookieStatus
 from ...protocol.errors import DiskFull, StorageFailed
 from ...runtime.files import File, Files
+from ...runtime.meter import RecentTimes
 from ...runtime.offload import Lane
 from ...runtime.transitions import forbidden
 from .journal_files import JournalFiles
@@ -154,6 +155,9 @@ class Journal:
         self.active: Segment | None = None
         self.pending_bytes = 0
         """Bytes of adds accepted and not yet answered."""
+        self.sync_times = RecentTimes()
+        """How long the synced writes of batches took."""
+        self._write_began_s = 0.0
         self.out_of_space = False
         self.failed: StorageFailed | None = None
         self._write_lane = write_lane
@@ -401,6 +405,7 @@ class Journal:
             batch.become(BatchState.WRITING)
             self._queue.popleft()
         self._writing = batch
+        self._write_began_s = self._loop.time()
         self._write_lane.submit(_write, (file, batch.start, batch.parts, self._sync), self._written)
 
     def _written(self, _: Any, error: BaseException | None) -> None:
@@ -411,6 +416,8 @@ class Journal:
             self._fail(error)
             return
         batch.become(BatchState.DURABLE)
+        now_s = self._loop.time()
+        self.sync_times.add(now_s, now_s - self._write_began_s)
         self._writing = None
         batch.segment.synced_end = batch.end
         if self._queue or self._open is not None:

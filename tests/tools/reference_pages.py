@@ -11,12 +11,16 @@ from magnetar.actors.admin.service import AdminService
 from magnetar.actors.policies.effective import POLICIES
 from magnetar.actors.policies.kinds import RecordOf
 from magnetar.actors.policies.policy import Policy, PolicyPath
+from magnetar.actors.processes.ray_figures import BOOKIE_FIGURES, BROKER_FIGURES, COORDINATOR_FIGURES
 from magnetar.protocol import errors as all_errors
 from magnetar.protocol.names import ADMIN_ID, ROLE_ADMIN
 from magnetar.runtime.environment import Environment
+from magnetar.runtime.ray_metrics import Figure
 from magnetar.runtime.rpc.keys import RootKeys
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.settings.text import unit_of
+from magnetar.serve.outcomes import FIGURES as QUEUE_FIGURES
+from magnetar.tasks.consume_pool import FIGURES as POOL_FIGURES
 
 from .markdown import NOTE, table
 
@@ -95,7 +99,23 @@ def metrics() -> str:
         "`GET /metrics` on the admin's port answers in Prometheus' text format. Each sample has the labels\n"
         "`service` and `node`. Figures of bookies are added up over all bookies.\n\n"
         + table(("name", "type", "meaning"), rows)
+        + "\n## Figures in Ray's metrics\n\n"
+        "Each process that runs on Ray gives its figures to Ray every 5 s. Ray exports them at the\n"
+        "`MetricsExportPort` of the node, and its dashboard shows them. A counter gets the suffix `_total` there.\n\n"
+        + table(("name", "type", "labels", "meaning"), [_ray_figure(*one) for one in ray_figures()])
     )
+
+
+def ray_figures() -> list[tuple[Figure, str]]:
+    """Every figure that Ray's metrics have, with the labels of its process."""
+    member, queue, pool = "`cluster`, `process`", "`queue`", "`subscription`"
+    found = [(one, member) for one in (*COORDINATOR_FIGURES, *BROKER_FIGURES, *BOOKIE_FIGURES)]
+    return [*found, *((one, pool) for one in POOL_FIGURES), *((one, queue) for one in QUEUE_FIGURES)]
+
+
+def _ray_figure(figure: Figure, labels: str) -> tuple[str, str, str, str]:
+    own = f"{labels}, `{figure.by}`" if figure.by else labels
+    return (f"`ray_{figure.name}{'_total' * (figure.kind == 'counter')}`", figure.kind, own, figure.meaning)
 
 
 def admin() -> str:

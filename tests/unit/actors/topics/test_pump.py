@@ -9,6 +9,7 @@ import pytest
 from magnetar.actors.dispatch.consumer import Delivery
 from magnetar.actors.dispatch.dispatcher import Entry, ReadPlan
 from magnetar.actors.topics.pump import Pump
+from magnetar.actors.topics.traffic import Traffic
 
 LAST = 3
 
@@ -51,6 +52,7 @@ class Host:
         self.chain = SimpleNamespace(last_confirmed=(1, LAST))
         self.ledger = self
         self.counts = SimpleNamespace(markers_among=lambda entries: [], has_chunks=False)
+        self.common = SimpleNamespace(traffic=Traffic())
         self.env = SimpleNamespace(clock=SimpleNamespace(now_ms=lambda: 0))
 
     def spawn(self, coroutine, name: str) -> None:

@@ -1,0 +1,172 @@
+"""Figures in Ray's metrics: read from the node as Prometheus reads them, and compared with what was done."""
+
+import itertools
+import re
+import urllib.request
+from collections import defaultdict
+from typing import Any
+
+import pytest
+import ray
+from prometheus_client.parser import text_string_to_metric_families
+from ray import serve
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
+from ray.serve.schema import TaskProcessorConfig
+from ray.serve.task_consumer import instantiate_adapter_from_config, task_consumer, task_handler
+
+import magnetar
+from magnetar.actors.processes.ray_figures import BOOKIE_FIGURES, BROKER_FIGURES, COORDINATOR_FIGURES
+from magnetar.cluster.ray_cluster import RayCluster
+from support.servers.ray_nodes import wait_until
+
+EXPORT_TIMEOUT_S = 60
+"""Processes report every 5 s, and Ray exports every 10 s."""
+LABELS = ("process", "subscription", "quantile", "queue", "status")
+_numbers = itertools.count()
+
+
+def exported(cluster_id: str = "") -> dict[str, dict[str, float]]:
+    """By name of a figure: its values by process, subscription or case. Processes that were replaced are added up."""
+    node = ray.nodes()[0]
+    url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        text = answer.read().decode()
+    found: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if re.match("ray_magnetar_", sample.name) and sample.labels.get("cluster", "") == cluster_id:
+                labels = [sample.labels.get(one, "") for one in LABELS]
+                found[sample.name.removeprefix("ray_")][" ".join(filter(None, labels))] += sample.value
+    return found
+
+
+def total(cluster: RayCluster, name: str) -> float:
+    return sum(exported(cluster.cluster_id)[name].values())
+
+
+@pytest.mark.promise("31.25")
+def test_figures_of_the_processes_of_a_cluster_are_in_rays_metrics(cluster: RayCluster) -> None:
+    topic = f"measured-{next(_numbers)}"
+    with cluster.client() as client:
+        consumer = client.subscribe(topic, "s", receiver_queue_size=100)
+        producer = client.create_producer(topic)
+        producer.send(b"first")
+        consumer.acknowledge(consumer.receive(10_000))
+        # Every process has reported, and brokers have counted all that was done before.
+        names = {one.name for one in (*COORDINATOR_FIGURES, *BROKER_FIGURES, *BOOKIE_FIGURES) if one.kind == "gauge"}
+        wait_until(lambda: names <= exported(cluster.cluster_id).keys(), "each gauge is there", EXPORT_TIMEOUT_S)
+        before = settled(cluster)
+        for number in range(40):
+            producer.send(b"x" * 1000 + str(number).encode())
+        messages = [consumer.receive(10_000) for _ in range(40)]
+        for message in messages[:25]:
+            consumer.acknowledge(message)
+        wanted = {"magnetar_broker_in_messages_total": 40.0, "magnetar_broker_out_messages_total": 40.0}
+        wait_until(
+            lambda: all(total(cluster, name) - before[name] == count for name, count in wanted.items()),
+            "the messages are counted",
+            EXPORT_TIMEOUT_S,
+        )
+        wait_until(
+            lambda: total(cluster, "magnetar_broker_msg_backlog") - before["magnetar_broker_msg_backlog"] == 15,
+            "the backlog is there",
+            EXPORT_TIMEOUT_S,
+        )
+        found = exported(cluster.cluster_id)
+        assert 40_000 < total(cluster, "magnetar_broker_in_bytes_total") - before["magnetar_broker_in_bytes_total"]
+        assert sum(found["magnetar_broker_producers_count"].values()) >= 1
+        assert set(found["magnetar_broker_topics_count"]) == {"broker-1", "broker-2"}
+        assert found["magnetar_brokers"] == {"coordinator": 2.0}
+        assert found["magnetar_bookies"] == {"coordinator": 3.0}
+        assert max(value for place, value in found["magnetar_broker_publish_latency"].items() if "0.5" in place) > 0
+        assert max(found["magnetar_bookie_journal_sync"].values()) > 0
+        assert total(cluster, "magnetar_bookie_add_entries_total") - before["magnetar_bookie_add_entries_total"] >= 120
+
+
+def settled(cluster: RayCluster) -> dict[str, float]:
+    """The sums of all figures, when they are the same in two exports: what was done before is in them."""
+    last: dict[str, float] = {}
+
+    def is_settled() -> bool:
+        nonlocal last
+        before, last = last, {name: sum(one.values()) for name, one in exported(cluster.cluster_id).items()}
+        counted = [name for name in last if name.startswith("magnetar_broker_") and "latency" not in name]
+        return bool(counted) and all(before.get(name) == last[name] for name in counted)
+
+    wait_until(is_settled, "the figures are settled", EXPORT_TIMEOUT_S, interval_s=11.0)
+    return defaultdict(float, last)
+
+
+@pytest.mark.promise("31.25")
+def test_figures_of_a_consume_are_in_rays_metrics(cluster: RayCluster) -> None:
+    topic = f"consumed-{next(_numbers)}"
+
+    def handle(message: magnetar.Message) -> None:
+        if message.data() == b"bad":
+            raise ValueError("bad")
+
+    with cluster.client() as client:
+        consuming = magnetar.consume(topic, "s", handle, num_cpus=0, max_redeliver_count=1, concurrency=(1, 2))
+        with consuming:
+            producer = client.create_producer(topic)
+            for data in (b"good", b"good", b"bad"):
+                producer.send(data)
+            place = f"public/default/{topic}:s"
+            wanted = {
+                "magnetar_consume_done_total": 2.0,
+                "magnetar_consume_failed_total": 2.0,
+                "magnetar_consume_dead_letters_total": 1.0,
+                "magnetar_consume_workers": 1.0,
+                "magnetar_consume_backlog": 0.0,
+            }
+            wait_until(
+                lambda: {name: exported()[name].get(place) for name in wanted} == wanted,
+                "all figures are as they should be",
+                EXPORT_TIMEOUT_S,
+            )
+        wait_until(
+            lambda: exported()["magnetar_consume_workers"].get(place) == 0.0, "no worker is left", EXPORT_TIMEOUT_S
+        )
+
+
+@pytest.mark.filterwarnings("ignore:::ray", "ignore::ResourceWarning")  # Ray warns of settings that it makes itself
+@pytest.mark.promise("31.25")
+def test_figures_of_a_task_queue_of_serve_are_in_rays_metrics(cluster: RayCluster) -> None:
+    queue = f"measured-tasks-{next(_numbers)}"
+    config = TaskProcessorConfig(
+        queue_name=queue,
+        adapter=magnetar.serve.MagnetarTaskProcessorAdapter,
+        adapter_config=magnetar.serve.MagnetarAdapterConfig(),
+        max_retries=0,
+    )
+    policy = AutoscalingPolicy(
+        policy_function=magnetar.serve.BacklogAutoscalingPolicy, policy_kwargs={"queue_name": queue}
+    )
+    scaling = AutoscalingConfig(min_replicas=1, max_replicas=1, policy=policy)
+
+    @serve.deployment(ray_actor_options={"num_cpus": 0}, autoscaling_config=scaling)
+    @task_consumer(task_processor_config=config)
+    class Divider:
+        @task_handler(name="divide")
+        def divide(self, one: int, other: int) -> float:
+            return one / other
+
+    serve.start(proxy_location="Disabled")
+    try:
+        serve.run(Divider.bind(), name=queue, route_prefix=None)
+        tasks: Any = instantiate_adapter_from_config(config)
+        for other in (1, 2, 0):
+            tasks.enqueue_task_sync("divide", [1, other])
+        place = f"persistent://public/default/{queue}"
+        wanted = {f"{place} SUCCESS": 2.0, f"{place} FAILURE": 1.0}
+        wait_until(
+            lambda: (
+                wanted.items() <= exported()["magnetar_serve_tasks_total"].items()
+                and exported()["magnetar_serve_backlog"].get(place) == 0.0
+            ),
+            "the tasks are counted",
+            EXPORT_TIMEOUT_S,
+        )
+        tasks.close()
+    finally:
+        serve.shutdown()
