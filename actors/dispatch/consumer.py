@@ -196,8 +196,8 @@ class AttachedConsumer:
 
     def deliver(
         self, delivery: Delivery, now_ms: int, ack_set_of: Callable[[Position], list[int] | None] | None = None
-    ) -> int:
-        """Write the entries to the connection, as the producers sent them; returns their size in bytes.
+    ) -> None:
+        """Write the entries to the connection, as the producers sent them.
 
         `ack_set_of` says which messages of a partly acknowledged batch are open; None while there is no such batch.
         """
@@ -218,7 +218,6 @@ class AttachedConsumer:
         self.out.add(delivery.messages, entries_size, len(delivery.entries))
         self.times.sent(now_ms)
         self.connection.write_all(parts, headers_size + entries_size)
-        return entries_size
 
     def note_acknowledged(self, entries: int, now_ms: int) -> None:
         """It acknowledged so many entries: for its statistics."""

@@ -112,10 +112,12 @@ class Pump:
                     one.sent(deliveries)
                 ack_set_of = None if self.index_acks is None else self.index_acks.ack_set_of
                 for delivery in deliveries:
-                    size = delivery.consumer.deliver(delivery, now_ms, ack_set_of)
-                    sent.add(delivery.messages, size, len(delivery.entries))
+                    out = delivery.consumer.out
+                    bytes_before = out.bytes
+                    delivery.consumer.deliver(delivery, now_ms, ack_set_of)
+                    sent.add(delivery.messages, out.bytes - bytes_before, len(delivery.entries))
                     if counts.has_chunks:
-                        delivery.consumer.out.chunks.add(sum([counts.is_chunk(one[0]) for one in delivery.entries]), 0)
+                        out.chunks.add(sum([counts.is_chunk(one[0]) for one in delivery.entries]), 0)
                 self._backoff = None
                 rounds += 1
                 if rounds % ROUNDS_BEFORE_YIELD == 0:
