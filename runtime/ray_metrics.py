@@ -11,17 +11,16 @@ Ray's own labels are there, too: `WorkerId` tells a process from the one that it
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from ..protocol.errors import MagnetarError
-
-if TYPE_CHECKING:
-    pass
 
 logger = logging.getLogger(__name__)
 
 REPORT_INTERVAL_S = 5.0
 """Ray exports what it was given every 10 s."""
+REST_PER_ROUND = 100
+"""After a round that took a second, the next one waits for a hundred: of very many topics, figures come more seldom."""
 
 
 class Figure(NamedTuple):
@@ -78,11 +77,13 @@ class RayMetrics:
 
 async def report_always(metrics: RayMetrics, read: Callable[[], Awaitable[FigureValues]]) -> None:
     """Report what `read` says, until cancelled. A round that fails is left out: the service may be between sessions."""
+    loop = asyncio.get_running_loop()
     while True:
+        began_s = loop.time()
         try:
             metrics.report(await read())
         except MagnetarError as error:
             logger.debug("the figures are not known now: %s", error)
         except Exception:  # of any kind: without figures nobody sees that something is wrong
             logger.exception("the figures could not be reported; the next round follows")
-        await asyncio.sleep(REPORT_INTERVAL_S)
+        await asyncio.sleep(max(REPORT_INTERVAL_S, REST_PER_ROUND * (loop.time() - began_s)))

@@ -45,12 +45,12 @@ class TaskStatus(NamedTuple):
 
 def dump(serializer: str, value: object) -> bytes:
     """The payload. Raises TypeError for what cannot be written."""
-    if serializer == "json":
-        return json.dumps(value, allow_nan=True).encode()
     try:
+        if serializer == "json":
+            return json.dumps(value, allow_nan=True).encode()
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError) as error:
-        raise TypeError(f"{type(value).__name__} cannot be pickled: {error}") from error
+    except Exception as error:  # pickle raises whatever the classes of a value raise
+        raise TypeError(f"the value cannot be written with {serializer}: {error}") from error
 
 
 def load_task(serializer: str, properties: dict[str, str], payload: bytes) -> Task:

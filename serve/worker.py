@@ -9,8 +9,8 @@ What becomes of a message of the queue:
 4. It returned: SUCCESS is stored with the result, then the message is acknowledged.
 5. It raised, and may be tried again: RETRY is stored. Then a copy with the next attempt is stored, which is delivered
    after the back-off. Then the message is acknowledged.
-6. It raised the last time: the task goes to the queue of failed tasks, if there is one. FAILURE is stored with the text
-   of the error, then the message is acknowledged.
+6. It raised the last time, or its result cannot be stored: the task goes to the queue of failed tasks, if there is
+   one. FAILURE is stored with the text of the error, then the message is acknowledged.
 
 Invariants:
 
@@ -28,18 +28,18 @@ import asyncio
 import inspect
 import logging
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from ..bulk.loop_thread import LoopThread
 from ..client.aio.client import AsyncClient
 from ..client.aio.consumer import AsyncConsumer
 from ..client.consuming.message import Message
 from ..client.core.configuration import ConsumerType, InitialPosition
-from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
+from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError, MessageTooBig
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from .configuration import MagnetarAdapterConfig
@@ -56,6 +56,8 @@ GIVE_BACK_DELAY_MS = 1_000
 """Before a message comes again whose outcome could not be stored."""
 STARTED_AFTER_S = 0.05
 """A task that runs for so long is shown as STARTED."""
+TEXT_MAX = 100_000
+"""Characters of what is told of a task: its arguments, its error, where that was raised."""
 AHEAD_MAX = 1
 """Messages that wait in the replica for a handler."""
 
@@ -80,7 +82,7 @@ class TaskOutcome(NamedTuple):
     key: str | None
     """Of the message."""
     result: object
-    error: Exception | None
+    error: BaseException | None
 
 
 class TaskWorker:
@@ -198,9 +200,12 @@ class TaskWorker:
             if outcome is not None:
                 await self._store(outcome)
             await consumer.acknowledge(message)
-        except (MagnetarError, OSError) as error:
+        except Exception as error:  # of any kind: the message must not stay here
             logger.warning(
-                "what became of a task of %s cannot be stored, and it comes again: %s", self._rules.queue, error
+                "what became of a task of %s cannot be stored, and it comes again: %s",
+                self._rules.queue,
+                error,
+                exc_info=None if isinstance(error, (MagnetarError, OSError)) else error,
             )
             with suppress(AlreadyClosed):  # then it comes again by itself
                 await consumer.negative_acknowledge(message)
@@ -227,11 +232,10 @@ class TaskWorker:
         key = message.partition_key() or None
         tell = asyncio.get_running_loop().call_later(STARTED_AFTER_S, self._tell_started, task.id, attempt)
         try:
-            return TaskOutcome(task, attempt, key, await self._run(handler, task), None)
-        except Exception as error:  # whatever the handler raises
-            return TaskOutcome(task, attempt, key, None, error)
+            result, error = await self._run(handler, task)
         finally:
             tell.cancel()
+        return TaskOutcome(task, attempt, key, result, error)
 
     def _tell_started(self, task_id: str, attempt: int) -> None:
         self._statuses.tell(task_id, TaskStatus(STARTED, self._now(), None, attempt))
@@ -244,19 +248,19 @@ class TaskWorker:
             return
         try:
             await self._statuses.publish(task.id, TaskStatus(SUCCESS, self._now(), result, attempt))
-        except TypeError as error:
+        except (TypeError, MessageTooBig) as error:  # so would be the result of another attempt
             await self._failed(task, attempt, None, error, may_retry=False)
 
-    async def _run(self, handler: TaskHandler, task: Task) -> object:
+    async def _run(self, handler: TaskHandler, task: Task) -> tuple[object, BaseException | None]:
+        """What the handler returned, and what it raised."""
         if inspect.iscoroutinefunction(handler):
-            return await asyncio.wrap_future(self._handler_loop.submit(handler(*task.args, **task.kwargs)))
-        call = partial(handler, *task.args, **task.kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+            return await asyncio.wrap_future(self._handler_loop.submit(_awaited(handler, task)))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, _called, handler, task)
 
     async def _failed(
-        self, task: Task, attempt: int, key: str | None, error: Exception, *, may_retry: bool = True
+        self, task: Task, attempt: int, key: str | None, error: BaseException, *, may_retry: bool = True
     ) -> None:
-        text = f"{type(error).__name__}: {error}"
+        text = _cut(f"{type(error).__name__}: {_text_of(error)}")
         if may_retry and (self._rules.max_retries is None or attempt < self._rules.max_retries):
             delay_s = min(self._config.retry_backoff_s * 2 ** min(attempt, 30), self._config.retry_backoff_max_s)
             logger.warning("task %s (%s) failed and is tried again in %.1f s: %s", task.id, task.name, delay_s, text)
@@ -267,15 +271,43 @@ class TaskWorker:
         logger.error("task %s (%s) has failed for the last time: %s", task.id, task.name, text, exc_info=error)
         if self._rules.failed_queue is not None:
             trace = "".join(traceback.format_exception(error))
-            told: list[object] = [task.id, str(error), str(task.args), str(task.kwargs), trace]
+            told: list[object] = [task.id, *map(_cut, (_text_of(error), str(task.args), str(task.kwargs), trace))]
             await self._sender.send(self._rules.failed_queue, self._sender.new(task.name, told))
         await self._statuses.publish(task.id, TaskStatus(FAILURE, self._now(), text, attempt))
 
     async def _unprocessable(self, name: str, task_id: str, content: str, error: Exception) -> None:
         logger.error("task %s (%s) of %s cannot be processed: %s", task_id, name, self._rules.queue, error)
         if self._rules.unprocessable_queue is not None:
-            told: list[object] = [name, task_id, content, str(error), "{}"]
+            told: list[object] = [name, task_id, _cut(content), _cut(str(error)), "{}"]
             await self._sender.send(self._rules.unprocessable_queue, self._sender.new(name, told))
 
     def _now(self) -> float:
         return self._env.clock.now_ms() / 1_000
+
+
+def _called(handler: TaskHandler, task: Task) -> tuple[object, BaseException | None]:
+    """In a thread: what a handler returned, and what it raised."""
+    try:
+        return handler(*task.args, **task.kwargs), None
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        return None, error
+
+
+async def _awaited(handler: TaskHandler, task: Task) -> tuple[object, BaseException | None]:
+    """On the loop of handlers: what a handler returned, and what it raised. `SystemExit` would end the loop."""
+    try:
+        return await cast("Awaitable[object]", handler(*task.args, **task.kwargs)), None
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        return None, error
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as other:  # of a class of the application
+        return f"its text cannot be had: {type(other).__name__}"
+
+
+def _cut(text: str) -> str:
+    """So much of a text as surely fits into a message."""
+    return text if len(text) <= TEXT_MAX else text[:TEXT_MAX] + " …"

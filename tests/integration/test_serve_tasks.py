@@ -1,10 +1,12 @@
 """Task queues of Ray Serve on topics: a real Serve application on the cluster's Ray."""
 
+import asyncio
 import contextlib
 import itertools
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +85,34 @@ def deploy(config: TaskProcessorConfig, directory: Path, **options: Any) -> Any:
             with (directory / f"note-{name}").open("a") as file:
                 file.write(f"{os.getpid()}\n")
 
+        @task_handler(name="leave")
+        def leave(self) -> None:
+            sys.exit("no way on")
+
+        @task_handler(name="leave in a coroutine")
+        async def leave_in_a_coroutine(self) -> None:
+            sys.exit("no way on")
+
+        @task_handler(name="cancel")
+        async def cancel(self) -> None:
+            raise asyncio.CancelledError
+
+        @task_handler(name="circle")
+        def circle(self) -> list[Any]:
+            (directory / "circle").open("a").write("x")
+            circle: list[Any] = []
+            circle.append(circle)
+            return circle
+
+        @task_handler(name="large")
+        def large(self) -> str:
+            (directory / "large").open("a").write("x")
+            return "x" * (6 << 20)
+
+        @task_handler(name="complain")
+        def complain(self, text: str) -> None:
+            raise ValueError(text * 20)
+
         @task_handler(name="turn")
         def turn(self, key: str, number: int) -> None:
             with (directory / f"turn-{key}").open("a") as file:
@@ -138,6 +168,40 @@ def test_a_failed_task_is_tried_again_and_then_goes_to_the_queue_of_failed_tasks
     moved = taken(config.failed_task_queue_name)
     assert moved.name == "fail" and moved.args[:4] == [failed.id, "attempt 2", "[5]", "{}"]
     assert "ValueError: attempt 2" in moved.args[4]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("leave", "SystemExit: no way on"),
+        ("leave in a coroutine", "SystemExit: no way on"),
+        ("cancel", "CancelledError: "),
+        ("circle", "TypeError: the value cannot be written with json: Circular reference detected"),
+        ("large", "MessageTooBig: "),
+    ],
+)
+def test_a_handler_that_gives_no_result_has_failed_and_its_replica_goes_on(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    config = config_of(max_retries=0, failed_task_queue_name=f"failed-{next(_numbers)}")
+    adapter = deploy(config, tmp_path)
+    failed = final(adapter, adapter.enqueue_task_sync(name))
+    assert failed.status == "FAILURE" and failed.result.startswith(text)
+    assert taken(config.failed_task_queue_name).args[0] == failed.id
+    assert final(adapter, adapter.enqueue_task_sync("add", [1])).result == 1
+    assert final(adapter, adapter.enqueue_task_sync("wait", ["here"])).result == "here"
+    wait_until(lambda: adapter.get_metrics_sync()["backlog"] == 0, "the task does not come again")
+    runs = tmp_path / name
+    assert not runs.exists() or runs.read_text() == "x"
+
+
+def test_what_is_told_of_a_failed_task_fits_into_a_message(tmp_path: Path) -> None:
+    config = config_of(max_retries=0, failed_task_queue_name=f"failed-{next(_numbers)}")
+    adapter = deploy(config, tmp_path)
+    failed = final(adapter, adapter.enqueue_task_sync("complain", ["x" * (3 << 20)]))
+    assert failed.result.startswith("ValueError: xxx") and len(failed.result) < 200_000
+    told = taken(config.failed_task_queue_name).args
+    assert told[0] == failed.id and all(text.endswith("…") for text in (told[1], told[2], told[4]))
 
 
 def statuses_of(queue: str, task_id: str) -> list[tuple[str, int]]:
