@@ -41,6 +41,7 @@ import plot
 import publish
 import queue_rate
 import repair
+import serve_scale
 import serve_tasks
 import spark_large
 import spark_read
@@ -75,6 +76,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "queue": lambda: queue_rate.run(report),
         "consume-tasks": lambda: consume_tasks.run(cluster, report),
         "serve-tasks": lambda: serve_tasks.run(directory, report),
+        "serve-scale": lambda: serve_scale.run(report),
         "types": lambda: subscription_types.run(cluster, report),
         "compaction": lambda: compaction.run(cluster, report),
         "lagging": lambda: lagging.run(cluster, report),
@@ -99,8 +101,8 @@ def main() -> int:
     """Returns the exit status: 0 if every row was measured, whatever the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
-        "idle publish cpu steady client consume queue consume-tasks serve-tasks types compaction lagging spark "
-        "spark-large spark-typed spark-write data "
+        "idle publish cpu steady client consume queue consume-tasks serve-tasks serve-scale types compaction "
+        "lagging spark spark-large spark-typed spark-write data "
         "delayed non-persistent topics failover keeping forwarding held lifecycle repair"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
