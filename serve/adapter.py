@@ -75,7 +75,8 @@ class MagnetarTaskProcessorAdapter(TaskProcessorAdapter):
             retriable=lambda error: isinstance(error, ConnectError | CoordinatorUnavailable),
             on_retry=silently,
         )
-        self._client = AsyncClient(self._given.service_url)
+        # The topics are there now. One that somebody deletes must not come back by a client that connects again.
+        self._client = AsyncClient(self._given.service_url, allow_auto_topic_creation=False)
         self._statuses = CountedStatuses(self._client, self._topics.status, self._given.serializer)
         self._sender = TaskSender(self._env, self._client, self._given.serializer)
 

@@ -2,7 +2,7 @@
 
 from ..client.aio.client import AsyncClient
 from ..client.aio.producer import AsyncProducer
-from ..protocol.errors import AlreadyClosed
+from ..protocol.errors import AlreadyClosed, TopicNotFound
 from ..runtime.environment import Environment
 from .records import ATTEMPT, SERIALIZER, Task, dump
 
@@ -35,6 +35,6 @@ class TaskSender:
         deliver_at = self._env.clock.now_ms() + round(delay_s * 1_000) if delay_s > 0 else None
         try:
             await producer.send(payload, properties=properties, partition_key=key, deliver_at=deliver_at)
-        except AlreadyClosed:
+        except (AlreadyClosed, TopicNotFound):
             self._producers.pop(queue, None)  # it has ended: the next call begins with a new one
             raise

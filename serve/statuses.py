@@ -18,7 +18,7 @@ from ..client.aio.reader import AsyncReader
 from ..client.consuming.message import Message
 from ..client.core.message_id import MessageId
 from ..client.core.results import Result
-from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError
+from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError, TopicNotFound
 from .records import FINAL, SERIALIZER, TaskStatus, dump, load_status
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Statuses:
         producer = self._producer or await self._made_producer()
         try:
             await producer.send(payload, properties={SERIALIZER: self._serializer}, partition_key=task_id)
-        except AlreadyClosed:
+        except (AlreadyClosed, TopicNotFound):
             self._producer = None  # it has ended: the next call begins with a new one
             raise
 

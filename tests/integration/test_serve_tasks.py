@@ -8,6 +8,7 @@ import random
 import signal
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ray.serve.schema import TaskProcessorConfig, TaskResult
 from ray.serve.task_consumer import instantiate_adapter_from_config, task_consumer, task_handler
 
 import magnetar
+from magnetar.cluster.ray_cluster import RayCluster
 from magnetar.serve.records import load_status, load_task
 from support.servers.ray_nodes import wait_until
 
@@ -43,7 +45,8 @@ def closed_adapters() -> Iterator[None]:
     yield
     while _adapters:
         _adapters.pop().close()
-        serve.delete(next(iter(serve.status().applications)))
+    for name in serve.status().applications:
+        serve.delete(name)
 
 
 def config_of(**options: Any) -> TaskProcessorConfig:
@@ -247,6 +250,27 @@ def test_a_task_that_was_cancelled_does_not_run(tmp_path: Path) -> None:
     assert final(adapter, other).status == "SUCCESS"
     wait_until(lambda: adapter.get_metrics_sync()["backlog"] == 0, "the cancelled task is acknowledged")
     assert not (tmp_path / "note-cancelled").exists()
+
+
+def test_a_queue_that_was_deleted_does_not_come_back_by_itself(cluster: RayCluster, tmp_path: Path) -> None:
+    config = config_of()
+    adapter = deploy(config, tmp_path)
+    assert final(adapter, adapter.enqueue_task_sync("add", [1])).result == 1
+    delete_topic(cluster, config.queue_name)
+    for _ in range(2):
+        with pytest.raises(magnetar.TopicNotFound):
+            adapter.enqueue_task_sync("add", [2])
+    with pytest.raises(magnetar.ClusterError, match="404"):
+        adapter.get_metrics_sync()
+    _adapters.append(instantiate_adapter_from_config(config))  # makes the queue again
+    for one in _adapters:
+        assert final(one, one.enqueue_task_sync("add", [3])).result == 3  # by the replica that lost its subscription
+
+
+def delete_topic(cluster: RayCluster, name: str) -> None:
+    url = f"{cluster.admin_url}/admin/v2/persistent/public/default/{name}?force=true"
+    with urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=30):
+        pass
 
 
 def test_tasks_of_one_key_run_one_after_the_other(tmp_path: Path) -> None:
