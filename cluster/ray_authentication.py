@@ -12,7 +12,6 @@ What the user has set is left alone, and `forget` restores the environment.
 
 import os
 import secrets
-import socket
 import sys
 import tempfile
 from collections.abc import Generator
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..protocol.errors import ClusterError
+from ..runtime.ray_calls import why_unreachable
 
 if TYPE_CHECKING:
     from ray._raylet import AuthenticationTokenLoader
@@ -30,7 +30,6 @@ TOKEN = "RAY_AUTH_TOKEN"
 TOKEN_FILE = "RAY_AUTH_TOKEN_PATH"
 VARIABLES = (MODE, TOKEN, TOKEN_FILE)
 OWN_TOKEN = "ray-auth-token"
-ANSWER_TIMEOUT_S = 5.0
 NOISE = b"gcs_client.cc"
 """In the line that Ray's C++ code prints when its GCS refuses the question."""
 
@@ -81,15 +80,12 @@ def authenticate(address: str) -> None:
 
     Raises ClusterError, in one line, when no Ray answers there, or when it asks for a token that this user has not.
     """
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal() or "/" in address:  # "auto", or of Ray's client: Ray resolves these itself
+    if not address.rpartition(":")[2].isdecimal() or "/" in address:  # "auto", or of Ray Client: Ray resolves these
         return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), ANSWER_TIMEOUT_S).close()
-    except (OSError, OverflowError) as error:
+    if problem := why_unreachable(address):
         raise ClusterError(
-            f"no Ray answers at {address} ({error}): check RAY_ADDRESS, or unset it to start a Ray here"
-        ) from error
+            f"no Ray answers at {address} ({problem}): check RAY_ADDRESS, or unset it to start a Ray here"
+        )
     mode = os.environ.get(MODE)
     if TOKEN not in os.environ and TOKEN_FILE in os.environ and not os.access(os.environ[TOKEN_FILE], os.R_OK):
         raise ClusterError(f"{TOKEN_FILE}={os.environ[TOKEN_FILE]} cannot be read: set it to the file with the token")

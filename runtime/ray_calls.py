@@ -8,6 +8,7 @@ names. Ray is imported late: services and tests load this file without it.
 # Ray's handles are made at run time, and its functions are typed in part only.
 
 import importlib
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, ParamSpec, TypedDict, TypeVar, cast, overload
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 5.0
+"""Until something at the address of a Ray takes a connection."""
 
 
 class ActorCalls:
@@ -112,6 +116,22 @@ def ray_nodes() -> list[RayNode]:
     import ray
 
     return cast("list[RayNode]", ray.nodes())
+
+
+def why_unreachable(address: str) -> str:
+    """Why nobody can join the Ray whose GCS is at `host:port`; empty if something listens there.
+
+    Other kinds of addresses, such as `auto` and those of Ray Client, are not looked at. `ray.init` waits for minutes
+    for a GCS that is not there.
+    """
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or "/" in address:
+        return ""
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        return str(error)
+    return ""
 
 
 def alive_nodes(address: str) -> list[str]:

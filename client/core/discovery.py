@@ -7,6 +7,7 @@ empty Ray of its own. A client that has found its cluster before waits for it, b
 """
 
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -16,7 +17,7 @@ from ...protocol.errors import ClusterError, ConnectError
 from ...protocol.names import COORDINATOR_ACTOR
 from ...runtime.data_directory import default_data_directory, recorded_ray
 from ...runtime.environment import Environment
-from ...runtime.ray_calls import ask, find_actor, gcs_address
+from ...runtime.ray_calls import ask, find_actor, gcs_address, why_unreachable
 from .configuration import ClientConfiguration
 from .forking import ray_was_inherited
 
@@ -68,6 +69,12 @@ def find_service_url(*, may_join: bool = True) -> str:
     if not ray.is_initialized():
         if not may_join:  # the program has left Ray, perhaps at this moment
             raise ConnectError("this process has left the Ray through which the cluster was found: join it again")
+        address = os.environ.get("RAY_ADDRESS", "")
+        if problem := why_unreachable(address):
+            raise ClusterError(
+                f"no service URL was given, and no Ray answers at RAY_ADDRESS={address} ({problem}): set it to the Ray "
+                "of the cluster, or pass a service URL"
+            )
         try:
             ray.init(  # pyright: ignore[reportUnknownMemberType] (Ray types its parameters in part)
                 address="auto", log_to_driver=False, logging_level=logging.WARNING

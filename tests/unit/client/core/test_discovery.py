@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,6 +54,7 @@ def ray(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ray:
     found = Ray()
     monkeypatch.setitem(sys.modules, "ray", found)  # type: ignore[arg-type]
     monkeypatch.setenv("MAGNETAR_DATA_DIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     return found
 
 
@@ -65,6 +67,28 @@ def test_an_empty_ray_is_refused_with_the_call_that_was_meant(ray: Ray) -> None:
     assert "`magnetar.connect()` in place of `ray.init()`" in message
     assert not refused.value.retriable, "a client that tried again would be silent for half a minute"
     assert refused.value.__suppress_context__, "no traceback of Ray before ours"
+
+
+def test_an_address_where_no_ray_listens_is_refused_before_ray_waits_for_it(
+    ray: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    ray.joined = False
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    with pytest.raises(ClusterError, match=rf"no Ray answers at RAY_ADDRESS=127.0.0.1:{port} .*: set it to the Ray of"):
+        discovery.find_service_url()
+    assert ray.inits == 0
+
+
+@pytest.mark.parametrize("kind", ["open", "auto", "ray://127.0.0.1:1"])
+def test_ray_is_joined_at_an_address_that_may_be_right(ray: Ray, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    ray.joined = False
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}" if kind == "open" else kind)
+        with pytest.raises(ClusterError, match="this process has joined no Ray, and none was found"):
+            discovery.find_service_url()
+    assert ray.inits == 1
 
 
 @pytest.mark.parametrize("joined", [True, False], ids=["ray.init() started one", "no Ray at all"])
