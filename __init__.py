@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from .protocol.errors import ConnectionClosed as ConnectionClosed
     from .protocol.errors import ConsumeFailed as ConsumeFailed
     from .protocol.errors import DirectoryLocked as DirectoryLocked
+    from .protocol.errors import FollowFailed as FollowFailed
     from .protocol.errors import MagnetarError as MagnetarError
     from .protocol.errors import SchemaSerializationError as SchemaSerializationError
     from .protocol.errors import SettingError as SettingError
@@ -202,6 +203,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "CumulativeAcknowledgementNotAllowedError",
         "DirectoryLocked",
         "ErrorGettingAuthenticationData",
+        "FollowFailed",
         "IncompatibleSchema",
         "Interrupted",
         "InvalidConfiguration",

@@ -30,6 +30,7 @@ import data_read
 import delayed
 import entry_cost
 import failover
+import follow_delay
 import forwarding
 import held
 import idle
@@ -85,6 +86,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "spark-typed": lambda: spark_typed.run(cluster, report),
         "spark-write": lambda: spark_write.run(cluster, report),
         "data": lambda: data_read.run(cluster, directory, report),
+        "follow": lambda: follow_delay.run(cluster, report),
         "delayed": lambda: delayed.run(cluster, report),
         "non-persistent": lambda: non_persistent.run(cluster, report),
         "topics": lambda: topics.run(cluster, report),
@@ -102,7 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     names = (
         "idle publish cpu steady client consume queue consume-tasks serve-tasks serve-scale types compaction "
-        "lagging spark spark-large spark-typed spark-write data "
+        "lagging spark spark-large spark-typed spark-write data follow "
         "delayed non-persistent topics failover keeping forwarding held lifecycle repair"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")

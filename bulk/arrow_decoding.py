@@ -126,6 +126,25 @@ class EntryDecoder:
             error.details |= {"ledger_id": ledger_id, "entry_id": entry_id, "topic": self._topic}
             raise
 
+    def add_parsed(
+        self,
+        position: Position,
+        metadata: MessageMetadata,
+        payload: bytes | memoryview,
+        wanted: range,
+    ) -> None:
+        """Decode an entry that has been received and checked, and is no chunk: its messages at these batch indexes.
+
+        `wanted` is `range(1)` for a message sent alone. Raises as `add` does.
+        """
+        try:
+            self._add_entry(position, metadata, payload, wanted.start, wanted.stop - 1, None)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            raise self._corrupt(position, error) from error
+        except MagnetarError as error:
+            error.details |= {"ledger_id": position[0], "entry_id": position[1], "topic": self._topic}
+            raise
+
     def add_whole(self, chunks: Sequence[StoredChunk]) -> None:
         """Decode a message in chunks, which are all of them in order. Raises as `add` does."""
         position = chunks[-1].position
@@ -158,13 +177,25 @@ class EntryDecoder:
         metadata, payload = parse_entry(body)
         if metadata.num_chunks_from_msg > 1:
             return self._add_chunk((ledger_id, entry_id), compacted_at, metadata, payload)
+        position = (ledger_id, entry_id)
+        self._add_entry(position, metadata, payload, first_batch_index, last_batch_index, compacted_at)
+        return None
+
+    def _add_entry(
+        self,
+        position: Position,
+        metadata: MessageMetadata,
+        payload: bytes | memoryview,
+        first_batch_index: int,
+        last_batch_index: int,
+        compacted_at: Position | None,
+    ) -> None:
         publish_time_ms = signed64(metadata.publish_time)
         if is_marker(metadata) or not self._window.holds(publish_time_ms):
-            return None
+            return
         batch_size = message_count(metadata) if is_batch(metadata) else 0
         entry = EntryFields(
-            ledger_id,
-            entry_id,
+            *position,
             batch_size,
             publish_time_ms,
             metadata.producer_name,
@@ -180,7 +211,6 @@ class EntryDecoder:
             self._table.add(entry, wanted, NOTHING)
         else:
             self._add_messages(entry, metadata, payload, wanted)
-        return None
 
     def _add_messages(
         self, entry: EntryFields, metadata: MessageMetadata, data: bytes | memoryview, wanted: range
@@ -197,7 +227,9 @@ class EntryDecoder:
             # Bytes, because the garbage collector looks through views that are kept.
             self._table.add(entry, wanted, Values(bytes(data), len(data)), extras=_extras_of_one(metadata))
 
-    def _add_encrypted(self, entry: EntryFields, metadata: MessageMetadata, payload: memoryview, wanted: range) -> None:
+    def _add_encrypted(
+        self, entry: EntryFields, metadata: MessageMetadata, payload: bytes | memoryview, wanted: range
+    ) -> None:
         if not wanted:
             return
         if not (self._opener.decides or self._has_value or (self._has_payload and entry.batch_size)):

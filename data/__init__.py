@@ -10,6 +10,13 @@
 The owner brokers only say where a topic begins and ends. Ray Data's tasks then read ranges of its ledgers from the
 bookies, and decode them to Arrow.
 
+    with magnetar.data.follow("flights", "delays").iter_batches(batch_format="pandas") as batches:
+        for batch in batches:
+            ...
+
+`follow` gives batches that go on, from a subscription. Actors of Ray receive entries from the owner brokers, and decode
+them in the same way.
+
 Everything is loaded on first use: importing this brings in neither Ray nor Arrow.
 """
 
@@ -20,10 +27,20 @@ if TYPE_CHECKING:
     from .datasink import TopicDatasink as TopicDatasink
     from .datasource import TopicDatasource as TopicDatasource
     from .datasource import read_topic as read_topic
+    from .followed_batches import FollowedBatches as FollowedBatches
+    from .following import Following as Following
+    from .following import follow as follow
 
-_HOMES = {"TopicDatasink": ".datasink", "TopicDatasource": ".datasource", "read_topic": ".datasource"}
+_HOMES = {
+    "FollowedBatches": ".followed_batches",
+    "Following": ".following",
+    "TopicDatasink": ".datasink",
+    "TopicDatasource": ".datasource",
+    "follow": ".following",
+    "read_topic": ".datasource",
+}
 
-__all__ = ["TopicDatasink", "TopicDatasource", "read_topic"]
+__all__ = ["FollowedBatches", "Following", "TopicDatasink", "TopicDatasource", "follow", "read_topic"]
 
 
 def __getattr__(name: str) -> Any:

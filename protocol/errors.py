@@ -505,6 +505,14 @@ class ConsumeFailed(MagnetarError):
     """
 
 
+class FollowFailed(MagnetarError):
+    """The readers of a followed topic end again and again, and give no rows meanwhile.
+
+    What to do: Read the error that the message names, and the logs of Ray's workers. Often their processes lack memory,
+    or Magnetar. Mend it, and iterate again: nothing was lost.
+    """
+
+
 class CoordinatorUnavailable(MagnetarError, server_error=6, http_status=503, retriable=True):
     """No coordinator answers at the moment.
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from ...protocol.errors import Timeout
+from ..consuming.entry_feed import EntryFeed
 from ..consuming.listeners import LoopListener, consumer_has_listener
 from ..consuming.message import Message
 from ..consuming.messages import Messages
@@ -323,6 +324,11 @@ async def give_up(consumer: AsyncConsumer, message: Message) -> None:
 def resize_receiver_queue(consumer: AsyncConsumer, size: int) -> None:
     """Let so many messages of each topic wait in the consumer from now on, at least one. It must have a queue."""
     consumer._consumer.topics.resize(size)  # pyright: ignore[reportPrivateUsage] (a call that is not of the face)
+
+
+def entry_feed(consumer: AsyncConsumer) -> EntryFeed:
+    """The consumer's entries in place of its messages. The consumer must not receive besides."""
+    return EntryFeed(consumer._consumer)  # pyright: ignore[reportPrivateUsage] (a call that is not of the face)
 
 
 def is_enough(policy: ConsumerBatchReceivePolicy, messages: int, size_bytes: int) -> bool:

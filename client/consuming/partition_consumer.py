@@ -738,18 +738,34 @@ class PartitionConsumer:
             self.acks.acknowledge(MessageId(self.partition, *entry.position))
             return []
         except Exception as error:  # of any kind: an undecodable entry must not count as delivered
-            why = unreadable(error)
-            logger.error("entry %s of %s cannot be decoded: %s", entry.position, self.topic.full, why)
-            if self._durable:
-                self.acks.undelivered(entry.position, damaged=isinstance(why, ChecksumError))
-            place = MessageId(self.partition, *entry.position)
-            raise not_delivered(self.topic.full, place, why, self._durable) from error
+            raise self._not_opened(entry, error) from error
+        self._note_opened(entry)
+        return messages
+
+    def hand_out(self, entry: ReceivedEntry) -> None:
+        """The application takes an entry as it came, and opens it itself; called under the receive queue's lock.
+
+        Raises why it is damaged.
+        """
+        self.permits.free(entry.permits)
+        entry.permits = 0
+        if entry.failure is not None:
+            raise self._not_opened(entry, entry.failure) from entry.failure
+        self._note_opened(entry)
+
+    def _not_opened(self, entry: ReceivedEntry, error: Exception) -> MagnetarError:
+        why = unreadable(error)
+        logger.error("entry %s of %s cannot be decoded: %s", entry.position, self.topic.full, why)
+        if self._durable:
+            self.acks.undelivered(entry.position, damaged=isinstance(why, ChecksumError))
+        return not_delivered(self.topic.full, MessageId(self.partition, *entry.position), why, self._durable)
+
+    def _note_opened(self, entry: ReceivedEntry) -> None:
         if self._durable and self._epoch and self.acks.notes_opened:
             # Cumulative acknowledgement deletes, so it matters what it covers.
             self.acks.opened(entry.position)
         if self.acks.timeouts is not None:
             self.acks.given(entry)
-        return messages
 
     # ---- Moving ----
 

@@ -111,6 +111,20 @@ class ReceiveQueue:
             raise
         return taken
 
+    def take_entry(self) -> ReceivedEntry | None:
+        """The next entry that is here now, for a caller that opens it itself. None if none is.
+
+        Raises why the entry that came is damaged. A caller that takes entries takes no messages besides.
+        """
+        with self.lock:
+            while self._entries:
+                entry = self._entries.popleft()
+                source = cast("PartitionConsumer", entry.source)
+                if entry.generation == source.generation:
+                    source.hand_out(entry)
+                    return entry
+        return None
+
     def put_back(self, messages: Sequence[Message]) -> None:
         """A call took these and does not hand them over, because it was cancelled: they are the next ones again.
 

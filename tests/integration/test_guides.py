@@ -8,6 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,19 @@ def test_the_example_of_datasets_counts_and_adds_what_it_wrote(
 ) -> None:
     run(RAY, "ray-data")
     assert capsys.readouterr().out.strip().splitlines()[-1] == f"1000 {sum(number % 7 for number in range(1000))}"
+
+
+@pytest.mark.filterwarnings("ignore:::ray")  # Ray warns of settings that it makes itself
+def test_the_examples_of_following_count_each_row_once(
+    cluster: RayCluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(RAY, "ray-follow")
+    assert capsys.readouterr().out.strip().splitlines()[-1] == "15"
+    scope = run(RAY, "ray-follow-once")
+    with closing(scope["store"]) as store:
+        counted = store.execute("SELECT page, COUNT(*) FROM pages GROUP BY page").fetchall()
+        assert counted == [(f"page {number}", 20) for number in range(5)]
 
 
 @pytest.mark.filterwarnings("ignore:::ray", "ignore::ResourceWarning")  # Ray warns of settings that it makes itself

@@ -101,7 +101,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "spark.source": BASE
     | {"actors.members", "actors.schemas", "bulk", "bulk.typed", "client.core", "bulk.writing", "client.schemas"}
     | {"storage.ledger"},
-    "data": BASE | {"bulk", "bulk.writing", "client.blocking", "client.core", "client.crypto", "client.schemas"},
+    "data": BASE | CLIENT | {"bulk", "bulk.typed", "bulk.writing"},
     "serve": BASE | CLIENT | {"bulk"},
     "tasks": BASE | CLIENT | {"bulk"},
     "cluster.terminal": BASE | CLIENT,

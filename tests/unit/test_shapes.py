@@ -30,6 +30,7 @@ PARAMETERS: dict[str, int] = {
     "client/consuming/message.py:__init__": 10,
     "client/producing/topic_producer.py:outgoing": 10,
     "data/datasource.py:read_topic": 15,
+    "data/following.py:follow": 12,
     "tasks/consume.py:consume": 21,
     "runtime/rpc/connection.py:__init__": 10,
     "runtime/rpc/connection.py:rpc_connect": 9,

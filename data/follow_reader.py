@@ -1,0 +1,157 @@
+"""One reader of a followed topic: a Ray actor with a consumer of its own, which gives the rows of some partitions.
+
+States: OPENING (it subscribes, and moves the subscription where the application wants to begin) → READING → FAILED,
+where every call raises the same error. The process is killed from any of them. The broker sees that its connection is
+gone, and gives what is not acknowledged to the next reader of the partitions.
+
+Invariants: what `EntryBatches` keeps. Calls of `read` are answered in the order of their numbers. Only what the driver
+names is acknowledged.
+"""
+
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false, reportUnknownParameterType=false
+# Ray and pyarrow bring no types.
+
+import asyncio
+
+import pyarrow as pa
+import ray
+
+from ..client.aio.client import AsyncClient
+from ..client.aio.consumer import entry_feed
+from ..client.consuming.entry_feed import EntryFeed
+from ..client.core.configuration import ConsumerType
+from ..client.core.message_id import MessageId
+from ..protocol.errors import NoSuchEntry
+from ..protocol.topics import TopicName
+from ..runtime.environment import Environment
+from .entry_batches import EntryBatches, FollowOrder
+from .positions import EARLIEST_PLACE, Marks, RowPlace
+
+
+class FollowReader:
+    """See the module. Its methods are called by the driver."""
+
+    def __init__(self, name: str, order: FollowOrder) -> None:
+        self._name = name
+        self._order = order
+        self._env = Environment.real(threads_max=1)
+        self._feed: EntryFeed | None = None
+        self._client: AsyncClient | None = None
+        self._opening: asyncio.Task[dict[str, RowPlace]] | None = None
+        self._turns: dict[int, asyncio.Event] = {}
+        self._next = 0
+        """The call of `read` whose turn it is. Ray does not begin the calls of an asynchronous actor in their order."""
+        self._closed = False
+        self._batches: EntryBatches | None = None
+
+    async def open(self) -> dict[str, RowPlace]:
+        """Subscribe. Returns for each partition the place behind which its rows begin.
+
+        Raises NoSuchEntry where rows behind the wanted place may be gone, and what `subscribe` raises.
+        """
+        if self._opening is None:
+            self._opening = asyncio.ensure_future(self._open())
+        return await asyncio.shield(self._opening)
+
+    @ray.method(num_returns=2)
+    async def read(self, number: int) -> tuple[pa.Table, dict[str, RowPlace]]:
+        """The next batch, and where it ends in each of its partitions. It waits for the first entry without end.
+
+        Calls are numbered from 0, and answered in that order. The batch has no rows if those of its entries were left
+        out, or if the reader is closed. Raises why the reader has failed.
+        """
+        turn = self._turn(number)
+        try:
+            await self.open()
+            await turn.wait()
+            assert self._batches is not None
+            table, marks = await self._batches.next()
+            return table, dict(marks)
+        except (Exception, asyncio.CancelledError):
+            if self._closed:  # nobody waits for the answer
+                return self._order.shape.schema.empty_table(), {}
+            raise
+        finally:
+            self._turns.pop(number, None)
+            self._next = number + 1
+            self._turn(self._next)
+
+    def _turn(self, number: int) -> asyncio.Event:
+        """What is set when it is the turn of this call."""
+        turn = self._turns.setdefault(number, asyncio.Event())
+        if number == self._next:
+            turn.set()
+        return turn
+
+    async def acknowledge(self, marks: Marks) -> None:
+        """The application has finished everything up to these places."""
+        await self.open()
+        self._acknowledge(marks)
+
+    def _acknowledge(self, marks: Marks) -> None:
+        assert self._feed is not None
+        self._feed.acknowledge(
+            {name: _message_id(name, place) for name, place in marks.items() if _can_be_acknowledged(place)}
+        )
+
+    async def close(self, finished: Marks) -> None:
+        """Acknowledge what is finished, and end the consumer. It does not matter which earlier calls have begun."""
+        if self._batches is not None and not self._closed:
+            self._acknowledge(finished)
+        self._closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    # -- opening -----------------------------------------------------------------------------------------------------
+
+    async def _open(self) -> dict[str, RowPlace]:
+        order = self._order
+        self._client = AsyncClient(order.service_url)
+        consumer = await self._client.subscribe(
+            list(order.topics),
+            order.subscription,
+            ConsumerType.Failover,
+            receiver_queue_size=order.receiver_queue_size,
+            consumer_name=self._name,
+            initial_position=order.initial_position,
+            batch_index_ack_enabled=True,
+            ack_group_time_ms=0,
+        )
+        self._feed = feed = entry_feed(consumer)
+        marks = await feed.marks()
+        if order.is_start:
+            moved = [name for name, place in order.behind.items() if _has_passed(marks[name], place)]
+            for name in moved:
+                await self._move_back(feed, name, order.behind[name])
+        self._batches = EntryBatches(self._env, feed, order)
+        return {name: order.behind.get(name) or RowPlace(*marks[name]) for name in order.topics}
+
+    async def _move_back(self, feed: EntryFeed, name: str, place: RowPlace) -> None:
+        """What lies behind `place` was acknowledged, but the application has not stored it: have it delivered again."""
+        await feed.seek(name, MessageId.earliest if place == EARLIEST_PLACE else _message_id(name, place))
+        mark = (await feed.marks())[name]
+        if place != EARLIEST_PLACE and mark > place.position:
+            raise NoSuchEntry(
+                f"rows of {name} behind {place} may be gone: they were acknowledged, and the topic now begins behind "
+                f"{mark[0]}:{mark[1]}. Acknowledge only what is stored together with the positions. To go on without "
+                "them, take this partition out of the positions",
+                topic=name,
+            )
+
+
+def _message_id(name: str, place: RowPlace) -> MessageId:
+    return MessageId(TopicName.parse(name).partition, *place)
+
+
+def _can_be_acknowledged(place: RowPlace) -> bool:
+    """A part of a batch of unknown size cannot: it came from the positions of an earlier program."""
+    return place.entry >= 0 and (place.batch_index < 0 or place.batch_size > 0)
+
+
+def _has_passed(mark: tuple[int, int], place: RowPlace) -> bool:
+    """Whether something behind the place is acknowledged."""
+    return mark > place.position or (mark == place.position and place.batch_index >= 0)

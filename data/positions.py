@@ -1,0 +1,121 @@
+"""How far the partitions of a followed topic were given to the application, and how far it has finished. Pure: no I/O.
+
+`FollowProgress` has two places for each partition, and a flag for each batch that passes:
+
+- `given`: everything up to there was in batches that the application got, or that no row was left in.
+- `finished`: the application has finished everything up to there. Only that is acknowledged.
+
+Invariants:
+
+- `finished` is never behind `given` in the topic, and both only move on.
+- `finished` moves when the application says so. It also moves over a batch without rows if the application has finished
+  all that it got before. So rows that a filter dropped hold no mark back, and no mark passes a row that is in use.
+
+As text, a place is `ledger:entry`, or `ledger:entry:index` for a message inside a batch, as in the offsets of the data
+source for Spark. `-1:-1` is before everything.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import NamedTuple, cast
+
+from ..protocol.errors import InvalidConfiguration
+from ..protocol.message_id import Position
+from ..protocol.topics import TopicName
+
+PLACE_TEXT_MAX = 100
+
+
+class RowPlace(NamedTuple):
+    """The last message that was read of a partition: all of an entry, or of its batch up to an index."""
+
+    ledger: int
+    entry: int
+    batch_index: int = -1
+    batch_size: int = 0
+    """For the acknowledgement of a part of a batch. It is no part of the text; 0 if it is not known."""
+
+    @staticmethod
+    def parse(text: object) -> "RowPlace":
+        """Raises InvalidConfiguration for what is no place."""
+        parts = text.split(":") if isinstance(text, str) and len(text) < PLACE_TEXT_MAX else []
+        try:
+            numbers = [int(part) for part in parts]
+        except ValueError:
+            numbers = []
+        if len(numbers) not in (2, 3) or numbers[0] < -1 or numbers[1] < -1 or (len(numbers) == 3 and numbers[2] < 0):
+            raise InvalidConfiguration(f"{text!r:.100} is no place in a topic: pass positions as `positions` gave them")
+        return RowPlace(*numbers)
+
+    @property
+    def position(self) -> Position:
+        """The entry."""
+        return (self.ledger, self.entry)
+
+    def covers(self, other: "RowPlace") -> bool:
+        """Whether everything up to `other` lies up to here, too."""
+        if self.position != other.position:
+            return self.position > other.position
+        return self.batch_index < 0 or 0 <= other.batch_index <= self.batch_index
+
+    def __str__(self) -> str:
+        index = f":{self.batch_index}" if self.batch_index >= 0 else ""
+        return f"{self.ledger}:{self.entry}{index}"
+
+
+EARLIEST_PLACE = RowPlace(-1, -1)
+
+Marks = Mapping[str, RowPlace]
+"""By full name of a partition, or of a topic without partitions: the last message."""
+
+
+def parse_positions(given: object) -> dict[str, RowPlace]:
+    """What `positions` gave, as it is or as JSON. Raises InvalidConfiguration, InvalidTopicName."""
+    found = given
+    if isinstance(given, str):
+        try:
+            found = json.loads(given)
+        except ValueError:
+            found = None
+    if not isinstance(found, Mapping):
+        raise InvalidConfiguration(f'start must be "earliest", "latest" or what `positions` gave, not {given!r:.100}')
+    places = cast(Mapping[object, object], found)
+    return {TopicName.parse(str(name)).full: RowPlace.parse(place) for name, place in places.items()}
+
+
+class FollowProgress:
+    """See the module. Not thread-safe."""
+
+    def __init__(self, begins: Marks) -> None:
+        """`begins` says for each partition where the subscription stands."""
+        self.given: dict[str, RowPlace] = dict(begins)
+        self._finished: dict[str, RowPlace] = dict(begins)
+
+    def begin(self, begins: Marks) -> None:
+        """Partitions were added. Those that are known already stay where they are."""
+        for name, place in begins.items():
+            self.given.setdefault(name, place)
+            self._finished.setdefault(name, place)
+
+    def positions(self) -> dict[str, str]:
+        """Where another iteration goes on behind what was given. It can be JSON."""
+        return {name: str(place) for name, place in sorted(self.given.items())}
+
+    def passed(self, marks: Marks, *, has_rows: bool) -> Marks:
+        """The next batch comes to the application, or is passed over. Returns what may be acknowledged by that."""
+        everything_is_finished = not self._unfinished()
+        self.given.update(marks)
+        return self.finish() if everything_is_finished and not has_rows else {}
+
+    def finish(self) -> Marks:
+        """The application has finished all that it got. Returns what may be acknowledged by that."""
+        news = self._unfinished()
+        self._finished.update(news)
+        return news
+
+    def finished_of(self, names: frozenset[str]) -> Marks:
+        """What may be acknowledged of these partitions, known to the broker or not."""
+        return {name: place for name, place in self._finished.items() if name in names}
+
+    def _unfinished(self) -> Marks:
+        return {name: place for name, place in self.given.items() if self._finished[name] != place}
