@@ -132,7 +132,7 @@ class FollowedBatches:
     """
 
     def __init__(self, followed: FollowedTopics, steps: Sequence[BatchStep], batch_format: BatchFormat) -> None:
-        """Start the readers, and wait until they have subscribed. Raises why they cannot."""
+        """Call `Following.iter_batches` instead. Raises what that raises."""
         self._followed = followed
         self._format = batch_format
         self._random = SystemChance()
@@ -148,7 +148,7 @@ class FollowedBatches:
         self._steps = ray.put(tuple(steps)) if steps else None
         self._apply = remote(apply_steps, num_cpus=max([step.num_cpus for step in steps], default=0))
         self._readers: list[_FollowedReader] = []
-        self._progress = FollowProgress({})
+        self._progress = FollowProgress({}, moves_by_itself=batch_format.acknowledges)
         self._look_at = time.monotonic() + PARTITIONS_LOOK_S
         try:
             self._open()

@@ -47,6 +47,7 @@ class Following:
     """A topic that is followed, and what is done with its batches. Made by `follow`. `iter_batches` begins."""
 
     def __init__(self, followed: FollowedTopics, steps: tuple[BatchStep, ...] = ()) -> None:
+        """Call `follow` instead."""
         self._followed = followed
         self._steps = steps
 
@@ -87,7 +88,7 @@ class Following:
     def filter(
         self, condition: "Callable[[dict[str, object]], bool] | pc.Expression", *, num_cpus: float = 1
     ) -> "Following":
-        """Leave out rows. What is left out is acknowledged together with the rows around it.
+        """Leave out rows. What is left out is acknowledged together with the rows before it.
 
         Args:
             condition: An expression of pyarrow, such as `pc.field("delay") > 60`. Or a function of a row, which is far
@@ -121,7 +122,8 @@ class Following:
             batch_format: What you get: `"default"` or `"numpy"` (arrays by column), `"pandas"` or `"pyarrow"`.
             batch_wait_ms: Milliseconds that a batch waits for more rows, from its first one on. None: until it is full.
             prefetch_batches: Batches of each reader that wait or are worked on, beside the one you have.
-            auto_acknowledge: Whether a batch is acknowledged when you ask for the next one. Else call `acknowledge`.
+            auto_acknowledge: Whether a batch is acknowledged when you ask for the next one. Else call `acknowledge`,
+                which also counts for batches of which a filter left nothing.
 
         Returns:
             An iterator. Use it in a `with` statement: its readers end with the block.

@@ -7,9 +7,10 @@
 
 Invariants:
 
-- `finished` is never behind `given` in the topic, and both only move on.
-- `finished` moves when the application says so. It also moves over a batch without rows if the application has finished
-  all that it got before. So rows that a filter dropped hold no mark back, and no mark passes a row that is in use.
+- `finished` never passes `given`, and both only move on.
+- `finished` moves when the application says so. Where it says so by asking for the next batch, it also moves over a
+  batch without rows if all before is finished. So rows that a filter dropped hold no mark back.
+- No mark passes a row that is in use.
 
 As text, a place is `ledger:entry`, or `ledger:entry:index` for a message inside a batch, as in the offsets of the data
 source for Spark. `-1:-1` is before everything.
@@ -86,8 +87,11 @@ def parse_positions(given: object) -> dict[str, RowPlace]:
 class FollowProgress:
     """See the module. Not thread-safe."""
 
-    def __init__(self, begins: Marks) -> None:
-        """`begins` says for each partition where the subscription stands."""
+    def __init__(self, begins: Marks, *, moves_by_itself: bool) -> None:
+        """`begins` says for each partition where the subscription stands. Unless it `moves_by_itself`, `finished` is
+        what the application says, and nothing else.
+        """
+        self._moves_by_itself = moves_by_itself
         self.given: dict[str, RowPlace] = dict(begins)
         self._finished: dict[str, RowPlace] = dict(begins)
 
@@ -103,9 +107,9 @@ class FollowProgress:
 
     def passed(self, marks: Marks, *, has_rows: bool) -> Marks:
         """The next batch comes to the application, or is passed over. Returns what may be acknowledged by that."""
-        everything_is_finished = not self._unfinished()
+        moves = self._moves_by_itself and not has_rows and not self._unfinished()
         self.given.update(marks)
-        return self.finish() if everything_is_finished and not has_rows else {}
+        return self.finish() if moves else {}
 
     def finish(self) -> Marks:
         """The application has finished all that it got. Returns what may be acknowledged by that."""

@@ -29,6 +29,9 @@ _ITEM = re.compile(r"^(\*{0,2}\w[\w, *]*): (.*)$")
 INSIDE = {"open_producer", "open_consumer", "open_reader", "close_one", "close_when_forgotten", "inherited"}
 """Public for the client's own other parts only."""
 
+ROOMS = ("spark", "data")
+"""Modules whose names are part of the API, too."""
+
 OPTIONS: dict[str, type[Options]] = {
     "client": ClientConfiguration,
     "producer": ProducerConfiguration,
@@ -50,8 +53,8 @@ def python_api() -> str:
     for name in magnetar.__all__:
         value = getattr(magnetar, name)
         if inspect.ismodule(value):
-            if name == "spark":
-                parts += [_function(f"spark.{each}", getattr(value, each)) for each in value.__all__]
+            if name in ROOMS:
+                parts += [_of_room(f"{name}.{each}", getattr(value, each)) for each in value.__all__]
         elif isinstance(value, Absent):
             continue  # it raises OperationNotSupported, as the migration guide says
         elif inspect.isfunction(value):
@@ -63,6 +66,13 @@ def python_api() -> str:
             parts.append(_class(name, value))
     parts += [_options(what, declared) for what, declared in OPTIONS.items()]
     return "\n".join(parts)
+
+
+def _of_room(name: str, value: Any) -> str:
+    """A function, or a class. Of one that derives from a class of Ray only the constructor: Ray calls the rest."""
+    if inspect.isfunction(value):
+        return _function(name, value)
+    return _class(name, value) if value.__mro__[1:] == (object,) else _class_alone(name, value)
 
 
 def _options(what: str, declared: type[Options]) -> str:
@@ -96,10 +106,14 @@ def unit_of(one: "dataclasses.Field[Any]") -> str:
     return one.metadata["unit"] or _UNITS.get(one.name.rpartition("_")[2], "")
 
 
-def _class(name: str, kind: type) -> str:
+def _class_alone(name: str, kind: type) -> str:
     constructor = kind.__dict__.get("__init__")
     shown = f"{_signature(name, constructor)}{_text(constructor)}" if inspect.isfunction(constructor) else ""
-    parts = [f"## {name}\n\n{_text(kind)}{shown}"]
+    return f"## {name}\n\n{_text(kind)}{shown}"
+
+
+def _class(name: str, kind: type) -> str:
+    parts = [_class_alone(name, kind)]
     for member, value in members(kind):
         if isinstance(value, property):
             parts.append(f"### {name}.{member}\n\n{_text(value)}")
@@ -138,11 +152,12 @@ def _signature(name: str, function: Any) -> str:
     if keyword_only in kinds and inspect.Parameter.VAR_POSITIONAL not in kinds:
         parameters.insert(kinds.index(keyword_only), "*")
     before = "async def" if inspect.iscoroutinefunction(function) else "def"
-    after = "" if name[0].isupper() else f" -> {_type(signature.return_annotation)}"
+    is_class = name.rpartition(".")[2][0].isupper()
+    after = "" if is_class else f" -> {_type(signature.return_annotation)}"
     whole = f"{name}({', '.join(parameters)}){after}"
     if len(whole) > 100:
         whole = f"{name}(\n" + "".join(f"    {parameter},\n" for parameter in parameters) + f"){after}"
-    return f"```python\n{whole if name[0].isupper() else f'{before} {whole}'}\n```\n\n"
+    return f"```python\n{whole if is_class else f'{before} {whole}'}\n```\n\n"
 
 
 def _annotated(parameter: inspect.Parameter) -> str:

@@ -55,13 +55,15 @@ batches = st.lists(
 it has finished everything."""
 
 
-@given(batches)
+@given(batches, st.booleans())
 def test_no_mark_passes_a_row_that_the_application_has_not_finished(
-    steps: list[tuple[set[str], bool, bool]],
+    steps: list[tuple[set[str], bool, bool]], moves_by_itself: bool
 ) -> None:
-    progress = FollowProgress(dict.fromkeys(NAMES, EARLIEST_PLACE))
+    progress = FollowProgress(dict.fromkeys(NAMES, EARLIEST_PLACE), moves_by_itself=moves_by_itself)
     acknowledged = dict.fromkeys(NAMES, EARLIEST_PLACE)
     at = dict.fromkeys(NAMES, -1)
+    said = dict(at)
+    """What the application has said to be finished."""
     unfinished: list[dict[str, int]] = []
     """The batches with rows that the application has and has not finished."""
     for names, has_rows, finishes in steps:
@@ -73,19 +75,22 @@ def test_no_mark_passes_a_row_that_the_application_has_not_finished(
         acknowledged.update(progress.passed(marks, has_rows=has_rows))
         if finishes:
             unfinished.clear()
+            said = dict(at)
             acknowledged.update(progress.finish())
         assert progress.positions() == {name: f"0:{at[name]}" if at[name] >= 0 else "-1:-1" for name in NAMES}
         for name in NAMES:
             first = min([one[name] for one in unfinished if name in one], default=at[name] + 1)
-            assert acknowledged[name].entry < first
-            if not unfinished:  # what a filter dropped holds nothing back
+            assert said[name] <= acknowledged[name].entry < first
+            if not moves_by_itself:
+                assert acknowledged[name].entry == said[name]
+            elif not unfinished:  # what a filter dropped holds nothing back
                 assert acknowledged[name].entry == at[name]
         assert progress.finished_of(frozenset(NAMES)) == acknowledged
         assert progress.finished_of(frozenset(NAMES[:1])) == {NAMES[0]: acknowledged[NAMES[0]]}
 
 
 def test_partitions_that_are_added_begin_where_they_are_said_to() -> None:
-    progress = FollowProgress({NAMES[0]: RowPlace(1, 2)})
+    progress = FollowProgress({NAMES[0]: RowPlace(1, 2)}, moves_by_itself=True)
     progress.passed({NAMES[0]: RowPlace(1, 3)}, has_rows=True)
     progress.begin({NAMES[0]: EARLIEST_PLACE, NAMES[1]: EARLIEST_PLACE})
     assert progress.positions() == {NAMES[0]: "1:3", NAMES[1]: "-1:-1"}
