@@ -23,6 +23,7 @@ Invariants:
   this process lives, and none is left out.
 - What is acknowledged is what `FollowProgress` says, also when it has to be said to another actor again.
 - At most `prefetch_batches` + 1 calls of each reader wait. So rows in Ray's memory are bounded.
+- At most `ACKNOWLEDGING_MAX` acknowledgements of each reader are under way. So few batches come again after a crash.
 - A reader belongs to this process: Ray ends it when the process ends. It is killed when the iteration is closed, or
   forgotten.
 """
@@ -76,6 +77,10 @@ PARTITIONS_LOOK_S = 30.0
 """Between two looks for partitions that were added."""
 OPEN_PATIENCE_S = 20.0
 """After so long without its readers the log says what is missing."""
+ACKNOWLEDGING_MAX = 2
+"""So many calls of `acknowledge` of each reader are under way. Their batches come again if this process dies."""
+ACKNOWLEDGE_PATIENCE_S = 5.0
+"""A reader that takes longer is stuck, and its `read` will say so."""
 CLOSE_TIMEOUT_S = 5.0
 NAME_SIZE_BYTES = 4
 
@@ -118,6 +123,8 @@ class _FollowedReader:
         self.actor: FollowReader | None = None
         """None while it is lost."""
         self.calls: deque[_ReadCall] = deque()
+        self.acknowledging: deque[Awaitable[None]] = deque()
+        """Calls of `acknowledge` of this actor, the oldest first: at most `ACKNOWLEDGING_MAX` wait for their end."""
         self.asked = 0
         """Calls of `read` of this actor."""
         self.not_before = 0.0
@@ -264,8 +271,9 @@ class FollowedBatches:
         reader.actor = start_actor(FollowReader, {**self._followed.ray_options, "name": name}, name, reader.order)
         self._actors.append(reader.actor)
         reader.asked = 0
+        reader.acknowledging.clear()
         if finished := self._finished_of(reader):
-            _ = reader.actor.acknowledge(finished)
+            reader.acknowledging.append(reader.actor.acknowledge(finished))
         for _ in range(self._format.prefetch + 1):
             self._submit(reader, reader.actor)
 
@@ -381,7 +389,10 @@ class FollowedBatches:
         for reader in self._readers if marks else ():
             own = {name: place for name, place in marks.items() if name in reader.order.topics}
             if own and reader.actor is not None:
-                _ = reader.actor.acknowledge(own)
+                reader.acknowledging.append(reader.actor.acknowledge(own))
+                if len(reader.acknowledging) > ACKNOWLEDGING_MAX:
+                    # Else a fast application would be far ahead of what would be acknowledged if it died now.
+                    wait_for([reader.acknowledging.popleft()], ACKNOWLEDGE_PATIENCE_S)
 
 
 def _kill(actors: list[FollowReader]) -> None:
