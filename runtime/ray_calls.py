@@ -90,6 +90,14 @@ def start_actor(
     return cast("T", ActorCalls(remote(kind, **options).remote(*arguments, **named_arguments)))
 
 
+def start_task_on(node_id: str, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Awaitable[T]:
+    """Have Ray run a function on a node, without a CPU of its own. The answer raises an error if the node is gone."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    there = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    return cast("Awaitable[T]", remote(function, num_cpus=0, scheduling_strategy=there).remote(*arguments, **named))
+
+
 def find_actor(name: str) -> Any:
     """A named actor of ours, as `ActorCalls`; annotate it. Raises ValueError when there is none."""
     import ray

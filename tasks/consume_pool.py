@@ -18,7 +18,9 @@ What happens, and when: every `LOOK_INTERVAL_S`, and at once when a member ends,
 2. asks the admin HTTP for the backlog, unless the bounds are fixed, at most once in `LOOK_INTERVAL_S`,
 3. starts members, or tells the youngest ones to stop, until as many as wanted are STARTING or RUNNING.
 
-A member that ends by itself is replaced behind a back-off, which a handled message resets.
+A member that ends by itself is replaced behind a back-off, which a handled message or a dead letter resets. With dead
+letters, the pool first reads from the member's `handling_note` which messages it was handling, and tells all members.
+The pool keeps how often that was for `DEATHS_MAX` messages. It forgets what it was told first.
 
 Invariants:
 
@@ -42,10 +44,11 @@ from ..bulk.access import ask_of_topic
 from ..protocol.errors import ClusterError, ConsumeFailed, MagnetarError
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
-from ..runtime.ray_calls import kill_actor, put, start_actor
+from ..runtime.ray_calls import kill_actor, put, start_actor, start_task_on
 from ..runtime.ray_metrics import Figure, RayMetrics
 from ..runtime.tasks import Tasks
 from .consume_worker import ConsumeWorker, WorkerFigures, WorkOrder
+from .handling_note import MessagePlace, take_note
 from .open_queue import shared_client, shared_random
 from .pool_sizing import LOOK_INTERVAL_S, PoolBounds, PoolSizing
 
@@ -60,7 +63,11 @@ FIGURES = (
     Figure("magnetar_consume_workers", "gauge", "Workers that have subscribed, and do not stop."),
     Figure("magnetar_consume_backlog", "gauge", "Entries that are not acknowledged, where the backlog sizes the pool."),
 )
+NOTE_TIMEOUT_S = 10.0
+"""For the note of a member that has ended by itself. No member is started meanwhile, so that it knows what is in it."""
+DEATHS_MAX = 10_000
 LOSSES_MAX = 6
+"""Beside as many as a message may cause before it is a dead letter."""
 LOSS_BACKOFF_INITIAL_S = 0.5
 LOSS_BACKOFF_MAX_S = 15.0
 """Between a worker that ended by itself, and the next one."""
@@ -168,6 +175,10 @@ class ConsumePool:
         self._sizing = PoolSizing(bounds)
         self._wanted = bounds.minimum
         self._members: list[_Member] = []
+        self._deaths: dict[MessagePlace, int] = {}
+        """How often messages were being handled when their worker died."""
+        self._endings = 0
+        """Members that have ended, and may have left a note that was not read yet."""
         self._gone = WorkerFigures()
         """The sum of members that have ended."""
         self._started = 0
@@ -316,7 +327,7 @@ class ConsumePool:
         missing = self._wanted - len(self._in_use())
         if missing < 0:
             await self._stop_members(-missing)
-        elif missing and time.monotonic() >= self._not_before:
+        elif missing and time.monotonic() >= self._not_before and not self._endings:
             await asyncio.gather(*(self._start_one() for _ in range(missing)))
 
     def _in_use(self) -> list[_Member]:
@@ -339,11 +350,13 @@ class ConsumePool:
             raise ClusterError("this process has left Ray: call magnetar.connect(), then consume again")
         if self._stored_order is None:
             self._stored_order = put(self._order)  # once: it may carry a model
-        return start_actor(ConsumeWorker, {**self._ray_options, "name": name}, self._stored_order, name)
+        deaths = dict(self._deaths)
+        return start_actor(ConsumeWorker, {**self._ray_options, "name": name}, self._stored_order, name, deaths)
 
     async def _follow(self, member: _Member) -> None:
         """Until a member has ended. If it has by itself, count that."""
         import ray
+        from ray.exceptions import RayActorError
 
         error: Exception | None = None
         try:
@@ -351,6 +364,7 @@ class ConsumePool:
         except Exception as failed:  # Ray raises other classes for each way in which a process ends
             error = failed
         asked_to = member.state is MemberState.STOPPING
+        self._endings += 1
         member.becomes(MemberState.ENDED)
         if member in self._members:
             self._members.remove(member)
@@ -359,11 +373,35 @@ class ConsumePool:
             await asyncio.to_thread(kill_actor, member.actor)  # a thread of the function may still run there
         if error is not None and not asked_to:
             self._lost(member, error)
+            if isinstance(error, RayActorError):
+                await self._blame(member.name, member.figures)
+        self._endings -= 1
         self._changed.set()
+
+    async def _blame(self, name: str, figures: WorkerFigures) -> None:
+        """Count the death of a process for the messages that it was handling, and tell the other members."""
+        import ray
+
+        if not (figures.note_path and ray.is_initialized()):
+            return
+        try:
+            async with asyncio.timeout(NOTE_TIMEOUT_S):
+                taken = await asyncio.to_thread(start_task_on, figures.node_id, take_note, figures.note_path)
+                places = await taken
+        except Exception as error:  # of any class of Ray, or the time-out: the node may be gone, and the note with it
+            logger.warning("nobody knows which messages %s was handling when it died: %s", name, error)
+            return
+        for place in places:
+            self._deaths[place] = self._deaths.pop(place, 0) + 1
+        while len(self._deaths) > DEATHS_MAX:
+            del self._deaths[next(iter(self._deaths))]
+        for other in self._members if places else ():
+            _ = other.actor.know_deaths(self._deaths)
 
     def _lost(self, member: _Member, error: Exception) -> None:
         self._replaced += 1
-        done = self._total().done
+        total = self._total()
+        done = total.done + total.dead_lettered
         if done > self._done_at_loss:
             self._losses = 0
             self._loss_backoff.reset()
@@ -371,7 +409,8 @@ class ConsumePool:
         cause = getattr(error, "cause", None) or error
         logger.warning("%s has ended, and is replaced: %s: %s", member.name, type(cause).__name__, cause)
         self._not_before = time.monotonic() + self._loss_backoff.next_delay_s()
-        if self._losses >= LOSSES_MAX:
+        policy = self._order.dead_letters
+        if self._losses >= LOSSES_MAX + (0 if policy is None else policy.max_redeliver_count):
             text = f"{type(cause).__name__}: {cause}"
             self._error = ConsumeFailed(
                 f"{self.name}: {self._losses} workers have ended in a row, and no message was handled meanwhile. The "

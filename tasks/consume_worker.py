@@ -12,6 +12,9 @@ What becomes of the messages of a call:
   again. Meanwhile it hands out nothing else, so no later message of a key passes an earlier one.
 - It raises in the last attempt: copies are stored in the dead letter topic, then the messages are acknowledged. If a
   copy cannot be stored, its message waits for the back-off as after any other failure.
+- Its process dies: the pool reads which messages those were from the `handling_note`, and tells all workers how often
+  each was being handled when a worker died. That counts as a delivery. Such a message is handled alone, so that it is
+  blamed alone if it kills another worker. One that came too often becomes a dead letter without a call.
 
 Invariants:
 
@@ -42,6 +45,8 @@ from ..client.core.configuration import (
 )
 from ..client.core.redelivery_backoff import RedeliveryBackoff
 from ..protocol.errors import MagnetarError
+from ..runtime.ray_calls import own_node_id
+from .handling_note import HandlingNote, MessagePlace, place_of
 from .look_ahead import LookAhead
 
 logger = logging.getLogger(__name__)
@@ -52,6 +57,9 @@ ACK_GROUP_TIME_MS = 20
 """What a killed process has handled in this time comes again."""
 ERROR_TEXT_MAX = 500
 """Characters of an error in the figures."""
+REASON = "DEAD_LETTER_REASON"
+"""The property of a dead letter that says why it is one, where it is not an error of the function."""
+WORKER_DIED = "its worker died"
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,10 @@ class WorkerFigures(NamedTuple):
     entries: float = 0.0
     """How much of the backlog its calls were: a message of a batch counts as its share of the batch."""
     last_error: str = ""
+    node_id: str = ""
+    """Ray's id of the node where its note lies."""
+    note_path: str = ""
+    """Where it notes what it handles. Empty without dead letters, for which that counts."""
 
 
 class _Calls:
@@ -152,9 +164,12 @@ class _Calls:
 class ConsumeWorker:
     """The actor. See the module."""
 
-    def __init__(self, order: WorkOrder, name: str) -> None:
+    def __init__(self, order: WorkOrder, name: str, deaths: Mapping[MessagePlace, int]) -> None:
+        """`deaths` says how often messages were being handled when their worker died."""
         self._order = order
         self._name = name
+        self._deaths = deaths
+        self._note = None if order.dead_letters is None else HandlingNote(name)
         self._calls = _Calls(order)
         self._look_ahead = LookAhead(order.batch_size or 1)
         self._stopping = asyncio.Event()
@@ -162,6 +177,8 @@ class ConsumeWorker:
         """The task of `run` while it waits for something that `stop` ends."""
         self._consumer: AsyncConsumer | None = None
         self._figures = WorkerFigures()
+        if self._note is not None:
+            self._figures = WorkerFigures(node_id=own_node_id(), note_path=str(self._note.path))
 
     async def run(self) -> WorkerFigures:
         """Work until `stop`. Raises what the user's constructor raises, and why the subscription ended."""
@@ -169,10 +186,15 @@ class ConsumeWorker:
         try:
             if await self._unless_stopped(self._begin(client)):
                 while messages := await self._unless_stopped(self._receive()):
-                    await self._work_off(messages)
+                    for part in self._parts(messages):
+                        await self._work_off(part)
+                        if self._stopping.is_set():
+                            break
             return self._now()
         finally:
             self._calls.close()
+            if self._note is not None:
+                self._note.close()
             await client.close()
 
     async def stop(self) -> None:
@@ -182,6 +204,10 @@ class ConsumeWorker:
         self._stopping.set()
         if self._interruptible is not None:
             self._interruptible.cancel()
+
+    async def know_deaths(self, deaths: Mapping[MessagePlace, int]) -> None:
+        """How often messages were being handled when their worker died, from now on."""
+        self._deaths = deaths
 
     async def figures(self) -> WorkerFigures:
         """What it has done until now."""
@@ -236,16 +262,36 @@ class ConsumeWorker:
                     raise
                 self._failed(1, error)
 
+    def _parts(self, messages: Sequence[Message]) -> Sequence[Sequence[Message]]:
+        """The messages of each call, in order. One during which a worker died is handled alone."""
+        if not self._deaths:
+            return [messages]
+        parts: list[list[Message]] = []
+        for message in messages:
+            if parts and not self._died(message) and not self._died(parts[-1][0]):
+                parts[-1].append(message)
+            else:
+                parts.append([message])
+        return parts
+
+    def _died(self, message: Message) -> int:
+        """How often a worker died while it handled this message."""
+        return self._deaths.get(place_of(message), 0) if self._deaths else 0
+
     async def _work_off(self, messages: Sequence[Message]) -> None:
         """Call, until the messages are settled: acknowledged, dead letters, or given back. Or until `stop`."""
         attempt = 0
+        died = self._died(messages[0])
+        if died and self._is_last(messages[0].redelivery_count() + died - 1):
+            await self._bury(messages, {REASON: WORKER_DIED})
+            return
         while (error := await self._try(messages)) is not None:
             self._failed(len(messages), error)
             if not self._order.key_ordered:
                 for message in messages:
                     await self._settle_failed(message)
                 return
-            if self._is_last(min(one.redelivery_count() for one in messages) + attempt):
+            if self._is_last(min(one.redelivery_count() for one in messages) + died + attempt):
                 await self._bury(messages)
                 return
             if not await self._pause(attempt):
@@ -261,6 +307,8 @@ class ConsumeWorker:
         began = loop.time()
         task = asyncio.current_task()
         assert task is not None
+        if self._note is not None:
+            self._note.begin(messages)
         try:
             values = [one if self._order.schema is None else one.value() for one in messages]
             await self._calls(values[0] if self._order.batch_size is None else values)
@@ -274,6 +322,8 @@ class ConsumeWorker:
             duration_s = loop.time() - began
             if self._order.receiver_queue_size is None and self._look_ahead.called(duration_s, len(messages)):
                 resize_receiver_queue(self._opened(), self._look_ahead.size)
+            if self._note is not None:
+                self._note.end()
             figures = self._figures
             self._figures = figures._replace(
                 busy_s=figures.busy_s + duration_s,
@@ -283,7 +333,7 @@ class ConsumeWorker:
 
     async def _settle_failed(self, message: Message) -> None:
         consumer = self._opened()
-        if self._is_last(message.redelivery_count()):
+        if self._is_last(message.redelivery_count() + self._died(message)):
             try:
                 await give_up(consumer, message)
                 return
@@ -291,13 +341,13 @@ class ConsumeWorker:
                 self._not_stored(error)
         await consumer.negative_acknowledge(message)
 
-    async def _bury(self, messages: Sequence[Message]) -> None:
+    async def _bury(self, messages: Sequence[Message], properties: Mapping[str, str] | None = None) -> None:
         """Dead letters in order. What is not stored is tried again, because what follows must not pass it."""
         for message in messages:
             attempt = 0
             while True:
                 try:
-                    await give_up(self._opened(), message)
+                    await give_up(self._opened(), message, properties)
                     break
                 except MagnetarError as error:
                     self._not_stored(error)

@@ -310,15 +310,15 @@ class AsyncConsumer(ConsumerFacts, Pausing):
             raise queue.failure
 
 
-async def give_up(consumer: AsyncConsumer, message: Message) -> None:
+async def give_up(consumer: AsyncConsumer, message: Message, properties: Mapping[str, str] | None = None) -> None:
     """Store a copy of a message in the dead letter topic, then acknowledge the message.
 
-    For a consumer with a dead letter policy. Raises why the copy could not be stored. Then the message is not
-    acknowledged.
+    The copy gets `properties` beside those of the message. The consumer has a dead letter policy. Raises why the copy
+    could not be stored. Then the message is not acknowledged.
     """
     letters = consumer._consumer.letters  # pyright: ignore[reportPrivateUsage] (a call that is not of the face)
     assert letters is not None
-    await letters.give_up(message)
+    await letters.give_up(message, properties)
 
 
 def resize_receiver_queue(consumer: AsyncConsumer, size: int) -> None:

@@ -190,7 +190,7 @@ class LetterHandling(Protocol):
         """Store a copy for another attempt, then acknowledge the message."""
         ...
 
-    async def give_up(self, message: Message) -> None:
+    async def give_up(self, message: Message, properties: Mapping[str, str] | None = None) -> None:
         """Store a copy in the dead letter topic, then acknowledge the message."""
         ...
 

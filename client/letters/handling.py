@@ -473,13 +473,14 @@ class Letters:
 
     # ---- Dead letters ----
 
-    async def give_up(self, message: Message) -> None:
+    async def give_up(self, message: Message, properties: Mapping[str, str] | None = None) -> None:
         """Store a copy in the dead letter topic, then acknowledge the message, however often it was delivered.
 
+        The copy gets `properties` beside those of the message.
         Raises why the copy could not be stored. Then the message is not acknowledged.
         """
         source = self._consumer.topics.source_of(message)  # refuses what belongs elsewhere before anything is stored
-        copied = letter_properties(message, self.policy.subscription)
+        copied = letter_properties(message, self.policy.subscription, properties)
         await self._dead_letter_producer(message.topic_name()).send(message, copied)
         source.acks.acknowledge(message)
 

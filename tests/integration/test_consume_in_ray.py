@@ -238,6 +238,68 @@ def test_a_killed_worker_is_replaced_and_loses_nothing(cluster: RayCluster, topi
     assert book.rows().count(book.rows()[9]) == 2
 
 
+@pytest.mark.parametrize("batch_size", [None, 10])
+def test_a_message_that_kills_its_worker_becomes_a_dead_letter(
+    cluster: RayCluster, topic: str, book: Book, batch_size: int | None
+) -> None:
+    def die_of_bad(given: Any) -> None:
+        for text in given if isinstance(given, list) else [given]:
+            if text == "bad":
+                book.add("bad")
+                os._exit(7)
+        for text in given if isinstance(given, list) else [given]:
+            book.add(text)
+
+    options: dict[str, Any] = {"schema": magnetar.schema.StringSchema(), "max_redeliver_count": 2}
+    with cluster.client() as client:
+        letters = client.subscribe(f"{topic}-workers-DLQ", "reader")
+        with_schema = client.create_producer(topic, schema=magnetar.schema.StringSchema())
+        with start(topic, die_of_bad, concurrency=1, batch_size=batch_size, **options) as consuming:
+            for text in ("good", "bad", *texts(20)):
+                with_schema.send(text)
+            letter = letters.receive(timeout_millis=90_000)
+            assert (letter.data(), letter.properties()["DEAD_LETTER_REASON"]) == (b"bad", "its worker died")
+            wait_until(lambda: {*book.rows()} == {"good", "bad", *texts(20)}, "all others were handled", WAIT_S)
+            wait_acknowledged(cluster, topic)
+            stats = consuming.stats()
+        with pytest.raises(magnetar.Timeout):
+            letters.receive(timeout_millis=100)
+    assert book.rows().count("bad") == 3
+    assert (stats.dead_lettered, stats.replaced) == (1, 3)
+
+
+def test_only_the_message_that_was_being_handled_is_blamed_for_a_death(
+    cluster: RayCluster, topic: str, book: Book
+) -> None:
+    def name_process(text: str) -> None:
+        book.add((text, os.getpid()))
+        if text == "slow":
+            book.wait_here()
+
+    options: dict[str, Any] = {"schema": magnetar.schema.StringSchema(), "max_redeliver_count": 1}
+    with (
+        cluster.client() as client,
+        start(topic, name_process, concurrency=1, receiver_queue_size=10, **options) as consuming,
+    ):
+        letters = client.subscribe(f"{topic}-workers-DLQ", "reader")
+        producer = client.create_producer(topic, schema=magnetar.schema.StringSchema())
+        producer.send("idle")
+        _, process = wait_for(book, 1)[0]
+        wait_acknowledged(cluster, topic)
+        os.kill(process, signal.SIGKILL)  # it handles nothing
+        wait_until(lambda: consuming.stats().replaced == 1, "the worker has ended", WAIT_S)
+        for text in ("slow", *texts(5)):
+            producer.send(text)
+        for count in (2, 3):
+            text, process = wait_for(book, count)[-1]
+            assert text == "slow"
+            os.kill(process, signal.SIGKILL)  # the others wait in its queue
+        assert letters.receive(timeout_millis=90_000).data() == b"slow"
+        assert [text for text, _ in wait_for(book, 8)] == ["idle", "slow", "slow", *texts(5)]
+        wait_acknowledged(cluster, topic)
+        wait_until(lambda: consuming.stats().dead_lettered == 1, "the dead letter is counted", WAIT_S)
+
+
 def test_the_pool_grows_with_the_backlog_and_shrinks_without_one(cluster: RayCluster, topic: str, book: Book) -> None:
     def slow(message: magnetar.Message) -> None:
         threading.Event().wait(0.5)
