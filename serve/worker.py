@@ -157,25 +157,10 @@ class TaskWorker:
     # -- one message -------------------------------------------------------------------------------------------------
 
     async def _receive(self) -> None:
-        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
         while True:
             await self._room.acquire()
             await self._free.acquire()
-            consumer = self._consumer
-            message = None
-            while message is None:
-                try:
-                    consumer = consumer or await self._subscribe()
-                    message = await consumer.receive()
-                except MagnetarError as error:
-                    if "entry_id" in error.details:  # of one message: the next call goes on
-                        logger.warning("a message of %s cannot be taken: %s", self._rules.queue, error)
-                    else:
-                        logger.error("this replica has to subscribe to %s again: %s", self._rules.queue, error)
-                        consumer = self._consumer = None
-                    await asyncio.sleep(backoff.next_delay_s())
-            assert consumer is not None
-            backoff.reset()
+            consumer, message = await self._next()
             key = message.partition_key() if self._config.key_ordered else ""
             before = self._last_of.get(key) if key else None
             task = asyncio.get_running_loop().create_task(self._handle(consumer, message, before), name="handle a task")
@@ -183,6 +168,21 @@ class TaskWorker:
             if key:
                 self._last_of[key] = task
             task.add_done_callback(partial(self._ended, key))
+
+    async def _next(self) -> tuple[AsyncConsumer, Message]:
+        """The next message, and whose it is. Subscribes again where the subscription has ended."""
+        backoff = Backoff(self._env.random, RETRY_INITIAL_S, RETRY_MAX_S)
+        while True:
+            try:
+                consumer = self._consumer or await self._subscribe()
+                return consumer, await consumer.receive()
+            except (MagnetarError, OSError) as error:
+                if isinstance(error, MagnetarError) and "entry_id" in error.details:
+                    logger.warning("a message of %s cannot be taken: %s", self._rules.queue, error)
+                else:
+                    logger.error("this replica has to subscribe to %s again: %s", self._rules.queue, error)
+                    self._consumer = None
+            await asyncio.sleep(backoff.next_delay_s())
 
     def _ended(self, key: str, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -364,18 +364,20 @@ class ConsumePool:
         except Exception as failed:  # Ray raises other classes for each way in which a process ends
             error = failed
         asked_to = member.state is MemberState.STOPPING
-        self._endings += 1
         member.becomes(MemberState.ENDED)
         if member in self._members:
             self._members.remove(member)
         self._gone = _sum([self._gone, member.figures])
-        if ray.is_initialized():
-            await asyncio.to_thread(kill_actor, member.actor)  # a thread of the function may still run there
-        if error is not None and not asked_to:
-            self._lost(member, error)
-            if isinstance(error, RayActorError):
-                await self._blame(member.name, member.figures)
-        self._endings -= 1
+        self._endings += 1  # from the moment when it is missing
+        try:
+            if ray.is_initialized():
+                await asyncio.to_thread(kill_actor, member.actor)  # a thread of the function may still run there
+            if error is not None and not asked_to:
+                self._lost(member, error)
+                if isinstance(error, RayActorError):
+                    await self._blame(member.name, member.figures)
+        finally:
+            self._endings -= 1
         self._changed.set()
 
     async def _blame(self, name: str, figures: WorkerFigures) -> None:

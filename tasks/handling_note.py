@@ -58,8 +58,7 @@ class HandlingNote:
             return
         body = json.dumps([place_of(one) for one in messages]).encode()
         try:
-            os.pwrite(self._file, body, _HEAD.size)  # first: no head says that the old body counts
-            os.pwrite(self._file, _HEAD.pack(len(body), zlib.crc32(body)), 0)
+            os.pwrite(self._file, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
         except OSError as error:
             self._gone(error)
 
