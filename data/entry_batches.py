@@ -147,9 +147,6 @@ class EntryBatches:
 _topic_of = attrgetter("topic")
 
 
-_topic_of = attrgetter("topic")
-
-
 def _words_above(entry: ReceivedEntry, batch_index: int) -> tuple[int, ...]:
     """The ack set of an entry without the messages up to an index."""
     bits = (1 << entry.count) - 1 & ~((1 << batch_index + 1) - 1)
