@@ -4,7 +4,7 @@
 
     magnetar.connect()
     flights = magnetar.data.read_topic("flights", schema="auto")
-    late = flights.filter(expr="delay > 60")
+    late = flights.filter(expr=ray.data.expressions.col("delay") > 60)
     late.write_datasink(magnetar.data.TopicDatasink("late-flights", schema="avro"))
 
 The owner brokers only say where a topic begins and ends. Ray Data's tasks then read ranges of its ledgers from the
