@@ -18,7 +18,7 @@ import pyarrow as pa
 import ray
 
 from ..client.aio.client import AsyncClient
-from ..client.aio.consumer import entry_feed
+from ..client.aio.consumer import AsyncConsumer, entry_feed
 from ..client.consuming.entry_feed import EntryFeed
 from ..client.core.configuration import ConsumerType
 from ..client.core.message_id import MessageId
@@ -110,25 +110,32 @@ class FollowReader:
 
     async def _open(self) -> dict[str, RowPlace]:
         order = self._order
-        self._client = AsyncClient(order.service_url)
-        consumer = await self._client.subscribe(
-            list(order.topics),
-            order.subscription,
+        self._client = client = AsyncClient(order.service_url)
+        if order.is_start and order.behind:
+            # By a consumer of its own. One that receives may hand out an entry from before the seek behind its answer.
+            mover = await self._subscribe(client, f"{self._name}:start", 1)
+            feed = entry_feed(mover)
+            marks = await feed.marks()
+            for name, place in order.behind.items():
+                if _has_passed(marks[name], place):
+                    await self._move_back(feed, name, place)
+            await mover.close()
+        self._feed = feed = entry_feed(await self._subscribe(client, self._name, order.receiver_queue_size))
+        marks = await feed.marks()
+        self._batches = EntryBatches(self._env, feed, order)
+        return {name: order.behind.get(name) or RowPlace(*marks[name]) for name in order.topics}
+
+    async def _subscribe(self, client: AsyncClient, name: str, receiver_queue_size: int) -> AsyncConsumer:
+        return await client.subscribe(
+            list(self._order.topics),
+            self._order.subscription,
             ConsumerType.Failover,
-            receiver_queue_size=order.receiver_queue_size,
-            consumer_name=self._name,
-            initial_position=order.initial_position,
+            receiver_queue_size=receiver_queue_size,
+            consumer_name=name,
+            initial_position=self._order.initial_position,
             batch_index_ack_enabled=True,
             ack_group_time_ms=0,
         )
-        self._feed = feed = entry_feed(consumer)
-        marks = await feed.marks()
-        if order.is_start:
-            moved = [name for name, place in order.behind.items() if _has_passed(marks[name], place)]
-            for name in moved:
-                await self._move_back(feed, name, order.behind[name])
-        self._batches = EntryBatches(self._env, feed, order)
-        return {name: order.behind.get(name) or RowPlace(*marks[name]) for name in order.topics}
 
     async def _move_back(self, feed: EntryFeed, name: str, place: RowPlace) -> None:
         """What lies behind `place` was acknowledged, but the application has not stored it: have it delivered again."""
@@ -153,5 +160,5 @@ def _can_be_acknowledged(place: RowPlace) -> bool:
 
 
 def _has_passed(mark: tuple[int, int], place: RowPlace) -> bool:
-    """Whether something behind the place is acknowledged."""
-    return mark > place.position or (mark == place.position and place.batch_index >= 0)
+    """Whether something behind the place may be acknowledged. Of the entry behind the mark a part may be."""
+    return place.entry <= 0 or mark >= (place.ledger, place.entry - 1)
