@@ -23,6 +23,7 @@ from ..client.consuming.entry_feed import EntryFeed
 from ..client.core.configuration import ConsumerType
 from ..client.core.message_id import MessageId
 from ..protocol.errors import NoSuchEntry
+from ..protocol.message_id import Position
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from .entry_batches import EntryBatches, FollowOrder
@@ -117,8 +118,8 @@ class FollowReader:
             feed = entry_feed(mover)
             marks = await feed.marks()
             for name, place in order.behind.items():
-                if _has_passed(marks[name], place):
-                    await self._move_back(feed, name, place)
+                if _may_have_begun(marks[name], place):
+                    await self._move_back(feed, name, place, marks[name])
             await mover.close()
         self._feed = feed = entry_feed(await self._subscribe(client, self._name, order.receiver_queue_size))
         marks = await feed.marks()
@@ -137,11 +138,14 @@ class FollowReader:
             ack_group_time_ms=0,
         )
 
-    async def _move_back(self, feed: EntryFeed, name: str, place: RowPlace) -> None:
-        """What lies behind `place` was acknowledged, but the application has not stored it: have it delivered again."""
+    async def _move_back(self, feed: EntryFeed, name: str, place: RowPlace, before: Position) -> None:
+        """What lies behind `place` may be acknowledged, but the application has not stored it: have it delivered again.
+
+        `before` is up to where everything was acknowledged. If that is behind the place, rows may be gone.
+        """
         await feed.seek(name, MessageId.earliest if place == EARLIEST_PLACE else _message_id(name, place))
         mark = (await feed.marks())[name]
-        if place != EARLIEST_PLACE and mark > place.position:
+        if place != EARLIEST_PLACE and mark > place.position and _has_passed(before, place):
             raise NoSuchEntry(
                 f"rows of {name} behind {place} may be gone: they were acknowledged, and the topic now begins behind "
                 f"{mark[0]}:{mark[1]}. Acknowledge only what is stored together with the positions. To go on without "
@@ -159,6 +163,11 @@ def _can_be_acknowledged(place: RowPlace) -> bool:
     return place.entry >= 0 and (place.batch_index < 0 or place.batch_size > 0)
 
 
-def _has_passed(mark: tuple[int, int], place: RowPlace) -> bool:
+def _may_have_begun(mark: Position, place: RowPlace) -> bool:
     """Whether something behind the place may be acknowledged. Of the entry behind the mark a part may be."""
     return place.entry <= 0 or mark >= (place.ledger, place.entry - 1)
+
+
+def _has_passed(mark: Position, place: RowPlace) -> bool:
+    """Whether the entry behind the place, or what is left of its own, is acknowledged whole."""
+    return mark > place.position or (mark == place.position and place.batch_index >= 0)

@@ -307,12 +307,7 @@ def test_positions_behind_which_rows_are_gone_are_refused(cluster: RayCluster, t
     wait_acknowledged(cluster, topic)
     admin(cluster, "PUT", f"{topic}/unload")  # the next message begins another ledger
     publish(cluster, topic, [100])
-    admin(cluster, "POST", f"{topic}/trim")
-
-    def is_trimmed() -> bool:
-        return len(admin(cluster, "GET", f"{topic}/internalStats")["ledgers"]) == 1
-
-    wait_until(is_trimmed, "the acknowledged rows are gone", WAIT_S)
+    trim(cluster, topic)
     # This place is before whatever the topic has.
     with follow(topic, start={topic: "-1:-1"}).iter_batches() as batches:
         assert numbers_in(next(batches)) == [100]
@@ -321,6 +316,35 @@ def test_positions_behind_which_rows_are_gone_are_refused(cluster: RayCluster, t
     with pytest.raises(NoSuchEntry, match="may be gone"):
         follow(topic, start=early).iter_batches()
     assert not readers(topic)
+
+
+def trim(cluster: RayCluster, topic: str) -> None:
+    """Delete the ledgers whose rows are all acknowledged."""
+    admin(cluster, "POST", f"{topic}/trim")
+    wait_until(
+        lambda: len(admin(cluster, "GET", f"{topic}/internalStats")["ledgers"]) == 1,
+        "the acknowledged rows are gone",
+        WAIT_S,
+    )
+
+
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_positions_at_the_end_of_a_ledger_that_is_gone_lead_to_the_next_row(
+    cluster: RayCluster, topic: str, reloaded: bool
+) -> None:
+    publish(cluster, topic, range(10), batching_enabled=False)
+    with follow(topic).iter_batches(batch_size=10) as batches:
+        take(batches, 10)
+        batches.acknowledge()
+        positions = batches.positions()
+    wait_acknowledged(cluster, topic)
+    admin(cluster, "PUT", f"{topic}/unload")  # the next message begins another ledger
+    publish(cluster, topic, range(10, 20), batching_enabled=False)
+    trim(cluster, topic)
+    if reloaded:
+        admin(cluster, "PUT", f"{topic}/unload")
+    with follow(topic, start=positions).iter_batches(batch_size=5) as batches:
+        assert take(batches, 10) == list(range(10, 20))
 
 
 def test_rows_that_a_filter_dropped_are_acknowledged_while_no_other_row_comes(cluster: RayCluster, topic: str) -> None:
