@@ -102,6 +102,8 @@ class ManagedLedger:
         self.compacted = CompactedStorage(
             self._home, owned, self._reads, cache, self.trimmer.finish_deleting, self._writer
         )
+        self._deleting: dict[str, asyncio.Event] = {}
+        """Cursors that are being deleted. Who opens one gets a new one, when it is gone."""
         self.termination = Termination(owned, self._record_lock, chain, self._writer, self.trimmer.look)
         self._notify_scheduled = False
         self.arrivals = publish_times.Arrivals(chain, env.clock)
@@ -289,20 +291,19 @@ class ManagedLedger:
         NotAllowedError where the name has a cursor of another kind, ConditionFailed (`needs` does not hold, nothing was
         created), StaleEpoch, MetadataUnavailable, OutcomeUnknown.
         """
-        self._life.check()
-        if (found := self._cursor_of(name, kind)) is not None:
-            return found
-        state = CursorState(self.chain, EARLIEST_POSITION, properties)
-        async with holding(self._owned, self._record_lock):  # the trim must not take what it starts with
-            if (found := self._cursor_of(name, kind)) is not None:
-                return found
-            start = self._initial(initial)  # readers of the compacted ledger begin in front of what is kept
-            state.reset(start if start <= self.compacted.horizon else max(start, self.chain.first_position))
-            creation = Cursor.create(self._home, name, state, kind, self._owned.guard, needs)
-            cursor = await self._created_beside(creation, needs)
-            cursor.when_fenced(self._writer.fence)
-            self.cursors[name] = cursor
-        return cursor
+        while (found := await self._kept_cursor(name, kind)) is None:
+            state = CursorState(self.chain, EARLIEST_POSITION, properties)
+            async with holding(self._owned, self._record_lock):  # the trim must not take what it starts with
+                if name in self.cursors:
+                    continue  # it was made meanwhile, and perhaps is being deleted already
+                start = self._initial(initial)  # readers of the compacted ledger begin in front of what is kept
+                state.reset(start if start <= self.compacted.horizon else max(start, self.chain.first_position))
+                creation = Cursor.create(self._home, name, state, kind, self._owned.guard, needs)
+                cursor = await self._created_beside(creation, needs)
+                cursor.when_fenced(self._writer.fence)
+                self.cursors[name] = cursor
+            return cursor
+        return found
 
     def new_non_durable_cursor(self, position: Position) -> Cursor:
         """A cursor that lives in memory only and keeps nothing from being trimmed."""
@@ -313,10 +314,23 @@ class ManagedLedger:
     async def delete_cursor(self, name: str, kind: CursorKind = CursorKind.SUBSCRIPTION) -> None:
         """Remove a durable cursor. Raises SubscriptionNotFound, StaleEpoch, MetadataUnavailable."""
         cursor = self.cursors.get(name)
-        if cursor is None or cursor.kind is not kind:
+        if cursor is None or cursor.kind is not kind or name in self._deleting:
             raise SubscriptionNotFound(f"the subscription {name} does not exist")
-        await cursor.delete()
-        self.cursors.pop(name, None)
+        ended = self._deleting[name] = asyncio.Event()
+        try:
+            await cursor.delete()
+            self.cursors.pop(name, None)
+        finally:
+            del self._deleting[name]
+            ended.set()
+
+    async def _kept_cursor(self, name: str, kind: CursorKind) -> Cursor | None:
+        """The cursor of that name, if there is one. Waits until none of that name is being deleted."""
+        self._life.check()
+        while (ended := self._deleting.get(name)) is not None:
+            await ended.wait()
+            self._life.check()
+        return self._cursor_of(name, kind)
 
     def _cursor_of(self, name: str, kind: CursorKind) -> Cursor | None:
         found = self.cursors.get(name)

@@ -2,10 +2,12 @@
 
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import patch
 
 from magnetar.actors.topics.subscription import Subscription
 from magnetar.storage.managed import cursor_storage
 from magnetar.storage.managed.cursor_storage import CursorRecord
+from magnetar.storage.managed.managed_ledger import ManagedLedger
 
 from .mutant import Mutant, replace
 
@@ -31,7 +33,24 @@ def _count_from_the_beginning(stack: ExitStack) -> None:
     replace(stack, Subscription, "__init__", initializing)
 
 
+def _hand_out_dying_cursors(stack: ExitStack) -> None:
+    opening = ManagedLedger.open_cursor
+
+    async def open_cursor(ledger: Any, name: str, *others: Any, **named: Any) -> Any:
+        found = ledger.cursors.get(name)
+        return found if found is not None else await opening(ledger, name, *others, **named)
+
+    stack.enter_context(patch.object(ManagedLedger, "open_cursor", open_cursor))
+
+
 EXPIRY = (
+    Mutant(
+        "dying cursor",
+        "a subscription that is made while one of its name is deleted gets the cursor of that one",
+        "I7",
+        _hand_out_dying_cursors,
+        "leaving",
+    ),
     Mutant(
         "stored for good",
         "since when a subscription was idle stays stored when a consumer has come back",
