@@ -35,6 +35,7 @@ from ..client.consuming.entry_feed import EntryFeed
 from ..client.consuming.message import ReceivedEntry
 from ..client.core.configuration import InitialPosition
 from ..protocol.errors import EntryCorrupt
+from ..protocol.message_id import Position
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from ..runtime.rpc.connection import Locate
@@ -80,6 +81,8 @@ class EntryBatches:
         self._decoding = _Decoding(order)
         self._taken: dict[str, RowPlace] = dict(order.behind)
         """By partition: the last place that was taken from the feed."""
+        self._chunked: dict[str, list[tuple[Position, Position]]] = {}
+        """By partition: the first and the last chunk of each message in chunks that was taken, and has not left."""
         self._failure: Exception | None = None
 
     async def next(self) -> tuple[pa.Table, Marks]:
@@ -95,7 +98,31 @@ class EntryBatches:
                 self._failure = error
         if cutter.is_empty and self._failure is not None:
             raise self._failure
-        return cutter.take(rows_max or cutter.rows)
+        table, marks = cutter.take(rows_max or cutter.rows)
+        return table, {name: self._with_chunks(name, place) for name, place in marks.items()}
+
+    def _with_chunks(self, name: str, place: RowPlace) -> RowPlace:
+        """The place, with the first chunk up to there of a message that has not left."""
+        found = self._chunked.get(name, [])
+        if found:
+            found[:] = [one for one in found if one[1] > place.position]
+        waiting = self._feed.first_chunk(name)
+        firsts = [first for first, _ in found] + ([] if waiting is None else [waiting])
+        first = min(firsts, default=place.position)
+        return place if first >= place.position else place._replace(chunks_from=first)
+
+    def acknowledged_by(self, name: str, place: RowPlace) -> RowPlace:
+        """Up to where everything is acknowledged when all is up to `place`.
+
+        The consumer leaves chunks out that it has here. Those that came to another one only are not acknowledged, nor
+        is what lies behind them, until the row of their message is.
+        """
+        first = place.chunks_from
+        if first is None:
+            return place
+        waiting = self._feed.first_chunk(name)
+        here = [one for one, _ in self._chunked.get(name, [])] + ([] if waiting is None else [waiting])
+        return place if min(here, default=place.position) <= first else RowPlace(first[0], first[1] - 1)
 
     async def _collect(self, rows: int) -> None:
         """Decode what makes a batch with the `rows` that are here. What came before an error is decoded, too."""
@@ -141,6 +168,8 @@ class EntryBatches:
             if not any(entry.ack_set):
                 return None
         self._taken[entry.topic] = whole
+        if entry.chunks:
+            self._chunked.setdefault(entry.topic, []).append((entry.chunks[0].position, entry.position))
         return entry
 
 

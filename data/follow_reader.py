@@ -27,7 +27,7 @@ from ..protocol.message_id import Position
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
 from .entry_batches import EntryBatches, FollowOrder
-from .positions import EARLIEST_PLACE, Marks, RowPlace
+from .positions import Marks, RowPlace
 
 
 class FollowReader:
@@ -91,9 +91,12 @@ class FollowReader:
         self._acknowledge(marks)
 
     def _acknowledge(self, marks: Marks) -> None:
+        """Not beyond a chunk that is missing here: what acknowledges its message later is the row of that."""
         assert self._feed is not None
+        assert self._batches is not None
+        found = {name: self._batches.acknowledged_by(name, place) for name, place in marks.items()}
         self._feed.acknowledge(
-            {name: _message_id(name, place) for name, place in marks.items() if _can_be_acknowledged(place)}
+            {name: _message_id(name, place) for name, place in found.items() if _can_be_acknowledged(place)}
         )
 
     async def close(self, finished: Marks) -> None:
@@ -143,9 +146,16 @@ class FollowReader:
 
         `before` is up to where everything was acknowledged. If that is behind the place, rows may be gone.
         """
-        await feed.seek(name, MessageId.earliest if place == EARLIEST_PLACE else _message_id(name, place))
+        first, wanted = place.chunks_from, place.position
+        if place.ledger < 0:
+            await feed.seek(name, MessageId.earliest, inclusive=True)
+        elif first is None:
+            await feed.seek(name, _message_id(name, place), inclusive=False)
+        else:
+            await feed.seek(name, _message_id(name, RowPlace(*first)), inclusive=True)
+            wanted = (first[0], first[1] - 1)
         mark = (await feed.marks())[name]
-        if place != EARLIEST_PLACE and mark > place.position and _has_passed(before, place):
+        if place.ledger >= 0 and mark > wanted and _has_passed(before, place):
             raise NoSuchEntry(
                 f"rows of {name} behind {place} may be gone: they were acknowledged, and the topic now begins behind "
                 f"{mark[0]}:{mark[1]}. Acknowledge only what is stored together with the positions. To go on without "
@@ -155,7 +165,7 @@ class FollowReader:
 
 
 def _message_id(name: str, place: RowPlace) -> MessageId:
-    return MessageId(TopicName.parse(name).partition, *place)
+    return MessageId(TopicName.parse(name).partition, *place[:4])
 
 
 def _can_be_acknowledged(place: RowPlace) -> bool:

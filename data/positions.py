@@ -13,7 +13,9 @@ Invariants:
 - No mark passes a row that is in use.
 
 As text, a place is `ledger:entry`, or `ledger:entry:index` for a message inside a batch, as in the offsets of the data
-source for Spark. `-1:-1` is before everything.
+source for Spark. `-1:-1` is before everything. A message in chunks is a row where its last chunk lies. Where its first
+chunk lies before the place, and its row behind it, `<ledger:entry` follows: the first such chunk. Who begins at the
+place needs what lies from there on.
 """
 
 import json
@@ -35,18 +37,20 @@ class RowPlace(NamedTuple):
     batch_index: int = -1
     batch_size: int = 0
     """For the acknowledgement of a part of a batch. It is no part of the text; 0 if it is not known."""
+    chunks_from: Position | None = None
+    """The first chunk up to here of a message whose row lies behind."""
 
     @staticmethod
     def parse(text: object) -> "RowPlace":
         """Raises InvalidConfiguration for what is no place."""
-        parts = text.split(":") if isinstance(text, str) and len(text) < PLACE_TEXT_MAX else []
-        try:
-            numbers = [int(part) for part in parts]
-        except ValueError:
-            numbers = []
-        if len(numbers) not in (2, 3) or numbers[0] < -1 or numbers[1] < -1 or (len(numbers) == 3 and numbers[2] < 0):
+        place, mark, chunk = text.partition("<") if isinstance(text, str) and len(text) < PLACE_TEXT_MAX else ("",) * 3
+        numbers, first = _numbers_in(place), _numbers_in(chunk)
+        is_place = len(numbers) in (2, 3) and min(numbers[:2]) >= -1 and min(numbers[2:], default=0) >= 0
+        is_chunk = len(first) == 2 and min(first) >= 0 and tuple(first) <= tuple(numbers[:2])
+        if not is_place or (mark and not is_chunk):
             raise InvalidConfiguration(f"{text!r:.100} is no place in a topic: pass positions as `positions` gave them")
-        return RowPlace(*numbers)
+        index = numbers[2] if len(numbers) == 3 else -1
+        return RowPlace(numbers[0], numbers[1], index, chunks_from=(first[0], first[1]) if mark else None)
 
     @property
     def position(self) -> Position:
@@ -61,7 +65,15 @@ class RowPlace(NamedTuple):
 
     def __str__(self) -> str:
         index = f":{self.batch_index}" if self.batch_index >= 0 else ""
-        return f"{self.ledger}:{self.entry}{index}"
+        chunk = "" if self.chunks_from is None else "<{}:{}".format(*self.chunks_from)
+        return f"{self.ledger}:{self.entry}{index}{chunk}"
+
+
+def _numbers_in(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(":")]
+    except ValueError:
+        return []
 
 
 EARLIEST_PLACE = RowPlace(-1, -1)

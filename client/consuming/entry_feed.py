@@ -58,9 +58,14 @@ class EntryFeed:
             for one, answer in zip(consumers, answers, strict=True)
         }
 
-    async def seek(self, topic: str, behind: MessageId) -> None:
-        """Move the subscription of one partition behind a message. Raises what `AsyncConsumer.seek` raises."""
-        await self._consumer.seek_partition(self._of(topic), behind, inclusive=False)
+    def first_chunk(self, topic: str) -> Position | None:
+        """Of the messages in chunks that came and were not taken, whole or not: where the first chunk of all lies."""
+        consumer = self._of(topic)
+        return min([*self._queue.first_chunks(consumer), *consumer.incomplete_from()], default=None)
+
+    async def seek(self, topic: str, target: MessageId, *, inclusive: bool) -> None:
+        """Move the subscription of one partition to a message, or behind it. Raises what `seek` of a consumer does."""
+        await self._consumer.seek_partition(self._of(topic), target, inclusive=inclusive)
 
     def acknowledge(self, up_to: Mapping[str, MessageId]) -> None:
         """Of each of these partitions everything is done up to and with this message."""

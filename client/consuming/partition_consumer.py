@@ -792,6 +792,11 @@ class PartitionConsumer:
         self._set_filter(target, inclusive)
         self._forget_queue()
 
+    def incomplete_from(self) -> list[Position]:
+        """Where the first chunk lies of those whose messages are not complete: one place, or none."""
+        first = self._chunks.first_position()
+        return [] if first is None else [first]
+
     def _here(self) -> StartFilter | None:
         """A filter that lets pass what the application does not have yet. A durable subscription needs none."""
         first = self._receive_queue.first(self)

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
 from ...protocol.errors import MagnetarError
+from ...protocol.message_id import Position
 from ..core.failover_events import FailoverEvents
 from ..core.threading_bridge import Handover, LoopSignal
 from .message import Message, Opened, ReceivedEntry
@@ -124,6 +125,11 @@ class ReceiveQueue:
                     source.hand_out(entry)
                     return entry
         return None
+
+    def first_chunks(self, source: object) -> list[Position]:
+        """Where the messages in chunks begin that `source` has here."""
+        with self.lock:
+            return [one.chunks[0].position for one in self._entries if one.chunks and one.source is source]
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """A call took these and does not hand them over, because it was cancelled: they are the next ones again.

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
+import pulsar
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -424,6 +426,43 @@ def test_messages_in_chunks_and_encrypted_ones_are_rows(cluster: RayCluster, top
         assert rows == [b"1", body, b"2"]
         batches.acknowledge()
     wait_acknowledged(cluster, topic)
+
+
+def test_positions_between_the_chunks_of_a_message_give_its_row_once(cluster: RayCluster, topic: str) -> None:
+    """The small messages come on a connection of their own, so that some lie between the chunks of the large ones."""
+    official = pulsar.Client(cluster.service_url, logger=logging.getLogger("pulsar"))
+    with cluster.client() as client:
+        large = client.create_producer(topic, chunking_enabled=True)
+        small = official.create_producer(topic)
+        sizes = list(range(21_000_000, 21_000_006))
+        with ThreadPoolExecutor(1) as senders:
+            sent = senders.submit(lambda: [large.send(b"x" * size) for size in sizes])
+            while not sent.done():
+                small.send(b"small")
+            sent.result()
+        small.send(b"last")
+    official.close()
+    lengths: list[int] = []
+    between = 0
+    positions: Any = "earliest"
+    while not lengths or lengths[-1] != len(b"last"):
+        with follow(topic, start=positions).iter_batches(batch_size=1, batch_format="pyarrow") as batches:
+            for batch in batches:
+                lengths.append(len(cast(pa.Table, batch)["value"][0].as_py()))
+                positions = json.loads(json.dumps(batches.positions()))
+                if any("<" in text for text in positions.values()):
+                    between += 1
+                    break
+                if lengths[-1] == len(b"last"):
+                    break
+    assert between, "no position lay between chunks"
+    assert [one for one in lengths if one in sizes] == sizes
+    with cluster.client() as client:
+        reader = client.create_reader(topic, magnetar.MessageId.earliest)
+        wanted: list[int] = []
+        while reader.has_message_available():
+            wanted.append(len(reader.read_next(10_000).data()))
+    assert lengths == wanted
 
 
 def test_partitions_that_are_added_are_followed_from_their_beginning(

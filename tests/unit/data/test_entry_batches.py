@@ -17,6 +17,7 @@ from magnetar.data.entry_batches import EntryBatches, FollowOrder
 from magnetar.data.positions import Marks, RowPlace
 from magnetar.protocol.batches import encode_batch
 from magnetar.protocol.errors import ChecksumError, EntryCorrupt
+from magnetar.protocol.message_id import Position
 from magnetar.protocol.pulsar_pb2 import MessageMetadata
 from magnetar.runtime.environment import Environment
 
@@ -32,6 +33,9 @@ class Feed(EntryFeed):
 
     def take(self) -> ReceivedEntry | None:
         return self.entries.popleft() if self.entries else None
+
+    def first_chunk(self, topic: str) -> Position | None:
+        return min([one.chunks[0].position for one in self.entries if one.chunks], default=None)
 
     async def receive(self) -> ReceivedEntry:
         if self.entries:
@@ -58,6 +62,19 @@ def batch(entry_id: int, count: int, ack_set: tuple[int, ...] = ()) -> ReceivedE
 def single(entry_id: int) -> ReceivedEntry:
     header = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1)
     return ReceivedEntry(TOPIC, 0, 5, entry_id, header, str(entry_id).encode())
+
+
+def chunked(*entry_ids: int) -> ReceivedEntry:
+    """A message whose chunks have these entries."""
+    text = "-".join(map(str, entry_ids)).encode()
+    parts: list[ReceivedEntry] = []
+    for number, entry_id in enumerate(entry_ids):
+        header = MessageMetadata(producer_name="p", sequence_id=0, publish_time=1, uuid=f"p-{entry_ids[0]}")
+        header.chunk_id, header.num_chunks_from_msg, header.total_chunk_msg_size = number, len(entry_ids), len(text)
+        payload = text if number == 0 else b""
+        parts.append(ReceivedEntry(TOPIC, 0, 5, entry_id, header, payload))
+    parts[-1].chunks = tuple(parts)
+    return parts[-1]
 
 
 def order(rows: int | None = None, wait_s: float | None = 0.0, behind: Marks | None = None) -> FollowOrder:
@@ -96,6 +113,28 @@ def test_batches_have_their_size_and_end_inside_entries(env: Environment) -> Non
         (["2:0", "2:1", "2:2", "2:3"], RowPlace(5, 2, 3, 5)),
         (["2:4"], RowPlace(5, 2, -1, 5)),
     ]
+
+
+def test_places_name_the_first_chunk_of_a_message_whose_row_lies_behind(env: Environment) -> None:
+    feed = Feed([single(1), single(3), chunked(0, 2, 4), chunked(5, 6), single(8), chunked(7, 9), single(10)], END)
+    assert collect(env, feed, order(1)) == [
+        (["1"], RowPlace(5, 1, -1, 0, (5, 0))),
+        (["3"], RowPlace(5, 3, -1, 0, (5, 0))),
+        (["0-2-4"], RowPlace(5, 4)),
+        (["5-6"], RowPlace(5, 6)),
+        (["8"], RowPlace(5, 8, -1, 0, (5, 7))),
+        (["7-9"], RowPlace(5, 9)),
+        (["10"], RowPlace(5, 10)),
+    ]
+
+
+def test_what_lies_behind_a_chunk_that_is_not_here_is_not_acknowledged(env: Environment) -> None:
+    batches = EntryBatches(env, Feed([]), order())
+    assert batches.acknowledged_by(TOPIC, RowPlace(5, 3)) == RowPlace(5, 3)
+    assert batches.acknowledged_by(TOPIC, RowPlace(5, 3, chunks_from=(5, 1))) == RowPlace(5, 0)
+    assert batches.acknowledged_by(TOPIC, RowPlace(5, 3, chunks_from=(5, 0))) == RowPlace(5, -1)
+    batches = EntryBatches(env, Feed([chunked(1, 4)]), order())
+    assert batches.acknowledged_by(TOPIC, RowPlace(5, 3, chunks_from=(5, 1))).position == (5, 3)
 
 
 moves = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4)), max_size=6)

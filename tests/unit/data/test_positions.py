@@ -12,7 +12,10 @@ from magnetar.protocol.errors import InvalidConfiguration
 NAMES = ["persistent://public/default/t-partition-0", "persistent://public/default/t-partition-1"]
 
 numbers = st.integers(0, 1 << 62)
-places = st.builds(RowPlace, numbers, numbers, st.integers(-1, 1_000), st.just(0))
+chunks = st.one_of(st.none(), st.tuples(numbers, numbers))
+places = st.builds(RowPlace, numbers, numbers, st.integers(-1, 1_000), st.just(0), chunks).map(
+    lambda place: place if place.chunks_from is None else place._replace(chunks_from=min(place[:2], place.chunks_from))
+)
 
 
 @given(places)
@@ -22,7 +25,26 @@ def test_a_place_is_read_back_from_its_text(place: RowPlace) -> None:
     assert parse_positions(given_text) == parse_positions(json.dumps(given_text)) == {NAMES[0]: place}
 
 
-@pytest.mark.parametrize("text", ["", "1", "1:2:3:4", "a:b", "1:2:-1", "-2:0", "0:-2", 7, None, "1:" + "9" * 200])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "1",
+        "1:2:3:4",
+        "a:b",
+        "1:2:-1",
+        "-2:0",
+        "0:-2",
+        "1:2<",
+        "1:2<3",
+        "1:2<1:3",
+        "1:2<-1:0",
+        "<1:2",
+        7,
+        None,
+        "1:" + "9" * 200,
+    ],
+)
 def test_what_is_no_place_is_refused(text: object) -> None:
     with pytest.raises(InvalidConfiguration, match="no place in a topic"):
         RowPlace.parse(text)
