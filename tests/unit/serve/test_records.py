@@ -42,7 +42,10 @@ def test_a_queue_of_json_never_unpickles() -> None:
 
 
 def test_what_cannot_be_written_is_refused() -> None:
-    with pytest.raises(TypeError):
-        dump("json", object())
-    with pytest.raises(TypeError, match="cannot be pickled"):
+    circle: list[object] = []
+    circle.append(circle)
+    for value in (object(), circle):
+        with pytest.raises(TypeError, match="cannot be written with json"):
+            dump("json", value)
+    with pytest.raises(TypeError, match="cannot be written with pickle"):
         dump("pickle", lambda: None)
