@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from magnetar.bulk.writing.task_writer import TaskAttempt, Written, write_task
 from magnetar.protocol.errors import MessageTooBig, NotAllowedError
 from magnetar.runtime import retry
 from support.servers.embedded_cluster import EmbeddedCluster
+from support.servers.figures import until
 
 pytestmark = pytest.mark.cluster_settings(brokers=2, deduplication_enabled=True)
 
@@ -43,6 +44,14 @@ class OutgoingRow(NamedTuple):
     event_ms: int | None
 
 
+class Gone(OSError):
+    """An executor that ends. What is on its way may be stored or not; `before` may wait until it is."""
+
+    def __init__(self, before: Callable[[], None]) -> None:
+        super().__init__("the executor is gone")
+        self.before = before
+
+
 def batches_of(rows: Iterable[OutgoingRow]) -> Iterator[pa.RecordBatch]:
     """Rows as Spark hands them to a task. What they raise comes behind the rows before it."""
     waiting = iter(rows)
@@ -61,6 +70,8 @@ def batches_of(rows: Iterable[OutgoingRow]) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_arrays(arrays, names=list(FIELDS))
         elif failure is None:
             return
+    if isinstance(failure, Gone):
+        failure.before()
     raise failure
 
 
@@ -88,9 +99,9 @@ def rows(count: int, start: int = 0) -> list[OutgoingRow]:
     ]
 
 
-def failing(good: Sequence[OutgoingRow]) -> Iterator[OutgoingRow]:
+def failing(good: Sequence[OutgoingRow], before: Callable[[], None] = lambda: None) -> Iterator[OutgoingRow]:
     yield from good
-    raise OSError("the executor is gone")
+    raise Gone(before)
 
 
 def stored(cluster: EmbeddedCluster, topic: str, module: Any = magnetar) -> list[Any]:
@@ -129,9 +140,12 @@ def test_a_repeated_attempt_stores_only_the_rows_that_are_missing(
     cluster: EmbeddedCluster, topic: str, partitions: tuple[str, ...]
 ) -> None:
     plan = plan_of(cluster, topic)
+
+    def all_are_stored() -> None:
+        until(lambda: numbers(cluster, partitions) == list(range(1_234)))
+
     with pytest.raises(OSError, match="gone"):
-        write_rows(plan, 4, failing(rows(1_234)))
-    assert numbers(cluster, partitions) == list(range(1_234))
+        write_rows(plan, 4, failing(rows(1_234), all_are_stored))
     assert write_rows(plan, 4, iter(rows(3_000))) == Written(3_000 - 1_234, 1_234)
     assert write_rows(plan, 4, iter(rows(3_000))) == Written(0, 3_000)
     for module in (magnetar, pulsar):
@@ -242,8 +256,9 @@ def test_an_attempt_goes_on_with_the_partitions_that_the_first_one_knew(
     cluster.run(cluster.coordinator_call("create_topic", topic=topic, partitions=1))
     plan = plan_of(cluster, topic)
     if failed:
+        first = f"{topic}-partition-0"
         with pytest.raises(OSError, match="the executor is gone"):
-            write_rows(plan, 0, failing(rows(count)))
+            write_rows(plan, 0, failing(rows(count), lambda: until(lambda: len(stored(cluster, first)) == count)))
     else:
         assert write_rows(plan, 0, rows(count)) == Written(count)
     for partitions in (2, 4):
