@@ -5,6 +5,8 @@ labels `cluster` and `process`, such as `broker-1`. None is per topic.
 
 A broker counts what goes in and out for all its topics together (`topics.traffic`). For what has to be added up, a
 round looks at each loaded topic, `TOPICS_AT_A_TIME` in one step of the event loop, as the load reports do.
+
+Times are those of the event loop's clock, which has whole milliseconds.
 """
 
 import asyncio
