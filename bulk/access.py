@@ -90,6 +90,13 @@ async def access_over_http(admin_url: str) -> ClusterAccess:
     return _access_in(await ask_admin(url), url)
 
 
+async def find_cluster(admin_url: str | None) -> tuple[ClusterAccess, Locate]:
+    """Its access, and where the coordinator listens now: over HTTP, or without a URL through Ray. Raises as both do."""
+    if admin_url is None:
+        return await cluster_access(), locate_coordinator
+    return await access_over_http(admin_url), locate_over_http(admin_url)
+
+
 def locate_over_http(admin_url: str) -> Locate:
     """What to await for where the coordinator listens now. It raises what `access_over_http` raises."""
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ..client.crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
 from ..runtime.environment import Environment
-from .access import access_over_http, cluster_access, locate_coordinator, locate_over_http
+from .access import find_cluster
 from .cluster_link import LocateBookies
 from .decryption import ReadKeys, read_keys
 from .loop_thread import LoopThread
@@ -53,11 +53,10 @@ async def read_batches(
     choice = parse_choice(schema)
     if choice is None:
         row_shape(columns)
-    locate = locate_coordinator if admin_url is None else locate_over_http(admin_url)
     async with AsyncExitStack() as ending:
         env = Environment.real(threads_max=1)
         ending.callback(env.close)
-        access = await (cluster_access() if admin_url is None else access_over_http(admin_url))
+        access, locate = await find_cluster(admin_url)
         planner = Planner(env, access, topic, timeout_s=plan_timeout_s, locate=locate)
         await ending.enter_async_context(planner)
         plans = await planner.plan(start, end, compacted=is_read_compacted)

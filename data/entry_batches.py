@@ -25,7 +25,7 @@ from operator import attrgetter
 
 import pyarrow as pa
 
-from ..bulk.access import ClusterAccess, access_over_http, cluster_access, locate_coordinator, locate_over_http
+from ..bulk.access import find_cluster
 from ..bulk.arrow_decoding import EntryDecoder
 from ..bulk.chunks import ChunkContent, StoredChunk, chunk_in
 from ..bulk.cluster_link import ClusterLink
@@ -38,7 +38,6 @@ from ..protocol.errors import EntryCorrupt
 from ..protocol.message_id import Position
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
-from ..runtime.rpc.connection import Locate
 from .positions import EARLIEST_PLACE, Marks, RowPlace
 from .row_cutting import EntryPart, RowCutter
 
@@ -205,7 +204,7 @@ class _Decoding:
             return
         self._asked |= found
         env = Environment.real(threads_max=1)
-        access, locate = await self._access()
+        access, locate = await find_cluster(self._order.admin_url)
         link = ClusterLink(env, access, locate)
         try:
             name = TopicName.parse(self._order.topics[0]).without_partition().full
@@ -217,12 +216,6 @@ class _Decoding:
             typed=typed._replace(versions={row.version: definition_of(row) for row in rows})
         )
         self._decoders.clear()
-
-    async def _access(self) -> tuple[ClusterAccess, Locate]:
-        url = self._order.admin_url
-        if url is None:
-            return await cluster_access(), locate_coordinator
-        return await access_over_http(url), locate_over_http(url)
 
     def decode(self, entries: Sequence[ReceivedEntry]) -> None:
         """Decode entries, which come in their order. Raises what `EntryDecoder` raises. Runs in a thread."""

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pyarrow.compute as pc
-import ray
 
 from ..bulk.access import (
     access_over_http,
@@ -24,10 +23,10 @@ from ..bulk.planner import PLAN_TIMEOUT_S, Planner
 from ..bulk.typed.choice import RowShape, parse_choice, row_shape
 from ..client.core.configuration import InitialPosition
 from ..client.crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader
-from ..protocol.errors import ClusterError, InvalidConfiguration
+from ..protocol.errors import InvalidConfiguration
 from ..protocol.topics import TopicName
 from ..runtime.environment import Environment
-from ..runtime.ray_calls import remote
+from ..runtime.ray_calls import OWN_ACTOR_OPTIONS, check_actor_options
 from .batch_steps import BatchStep
 from .entry_batches import FollowOrder
 from .follow_reader import FollowReader
@@ -39,8 +38,6 @@ BATCH_WAIT_MS = 100
 PREFETCH_BATCHES = 4
 RECEIVER_QUEUE_SIZE = 1_000
 BATCH_FORMATS = ("default", "numpy", "pandas", "pyarrow")
-OWN_RAY_OPTIONS = ("get_if_exists", "lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name")
-"""Options of actors that `follow` sets."""
 
 
 class Following:
@@ -214,7 +211,9 @@ def follow(
     starts = None if start in ("earliest", "latest") else parse_positions(start)
     keys = read_keys(crypto_key_reader, crypto_failure_action).portable()
     options = {"num_cpus": num_cpus, **ray_options}
-    _check_ray(options)
+    check_actor_options(FollowReader, options, "readers")
+    if taken := sorted(set(options) & set(OWN_ACTOR_OPTIONS)):
+        raise InvalidConfiguration(f"follow takes no {', '.join(taken)}: it sets that itself")
     order = FollowOrder(
         topics=(),
         subscription=subscription,
@@ -264,14 +263,3 @@ def _ray_format(name: str) -> str:
 def _check_count(name: str, count: object, least: int) -> None:
     if count is not None and (type(count) is not int or count < least):
         raise InvalidConfiguration(f"{name} must be an integer from {least}, not {count!r:.100}")
-
-
-def _check_ray(options: Mapping[str, object]) -> None:
-    if not ray.is_initialized():
-        raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
-    if taken := sorted(set(options) & set(OWN_RAY_OPTIONS)):
-        raise InvalidConfiguration(f"follow takes no {', '.join(taken)}: it sets that itself")
-    try:
-        remote(FollowReader, **options)
-    except (TypeError, ValueError) as error:
-        raise InvalidConfiguration(f"Ray refuses the options of the readers: {error}") from error

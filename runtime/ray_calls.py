@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, ParamSpec, TypedDict, TypeVar, cast, overload
 
+from ..protocol.errors import ClusterError, InvalidConfiguration
 from ..protocol.names import RAY_NAMESPACE
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+OWN_ACTOR_OPTIONS = ("get_if_exists", "lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name")
+"""Options of actors that calls of ours set, and that an application cannot."""
 CONNECT_TIMEOUT_S = 5.0
 """Until something at the address of a Ray takes a connection."""
 
@@ -124,6 +127,18 @@ def ray_nodes() -> list[RayNode]:
     import ray
 
     return cast("list[RayNode]", ray.nodes())
+
+
+def check_actor_options(kind: type, options: Mapping[str, Any], whose: str) -> None:
+    """Raise ClusterError without a Ray, and InvalidConfiguration where Ray refuses these options of actors."""
+    import ray
+
+    if not ray.is_initialized():
+        raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
+    try:
+        remote(kind, **options)
+    except (TypeError, ValueError) as error:
+        raise InvalidConfiguration(f"Ray refuses the options of the {whose}: {error}") from error
 
 
 def why_unreachable(address: str) -> str:

@@ -19,14 +19,14 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ..bulk.access import check_urls
 from ..client.core.configuration import ConsumerDeadLetterPolicy, InitialPosition
 from ..client.core.redelivery_backoff import MultiplierRedeliveryBackoff, RedeliveryBackoff, check_backoff
-from ..protocol.errors import ClusterError, InvalidConfiguration, MagnetarError
+from ..protocol.errors import InvalidConfiguration, MagnetarError
 from ..protocol.topics import TopicName
-from ..runtime.ray_calls import remote
+from ..runtime.ray_calls import OWN_ACTOR_OPTIONS, check_actor_options
 from .consume_pool import ConsumePool, ConsumeStats, TopicBacklog
 from .consume_worker import ConsumeWorker, WorkOrder
 from .open_queue import shared_loop, shared_random
@@ -38,8 +38,6 @@ RETRY_MAX_MS = 60_000
 STOP_TIMEOUT_S = 60.0
 NAME_SIZE_BYTES = 4
 """What makes the names of the workers of one call differ from those of another."""
-OWN_RAY_OPTIONS = ("get_if_exists", "lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name")
-"""Options of actors that `consume` sets."""
 OWN_CONSUMER_OPTIONS = (
     "ack_group_time_ms",
     "batch_index_ack_enabled",
@@ -225,11 +223,11 @@ def consume(
         },
     )
     order.check()
-    options = {"num_cpus": num_cpus, "num_gpus": num_gpus, **_without("consume", ray_options, OWN_RAY_OPTIONS)}
+    options = {"num_cpus": num_cpus, "num_gpus": num_gpus, **_without("consume", ray_options, OWN_ACTOR_OPTIONS)}
     if resources is not None:
         options["resources"] = dict(resources)
     bounds = PoolBounds.of(concurrency)
-    _check_ray(options)
+    check_actor_options(ConsumeWorker, options, "workers")
     pool_name = f"consume:{name.namespace}/{name.local_name}:{subscription}:{shared_random().hex(NAME_SIZE_BYTES)}"
     backlog = TopicBacklog(name, subscription, admin_url)
     return Consuming(shared_loop().run(_opened(pool_name, order, options, bounds, backlog)))
@@ -276,17 +274,6 @@ def _without(what: str, options: Mapping[str, object], own: Sequence[str]) -> di
     if taken := sorted(set(options) & set(own)):
         raise InvalidConfiguration(f"{what} takes no {', '.join(taken)}: consume sets that itself")
     return dict(options)
-
-
-def _check_ray(options: Mapping[str, Any]) -> None:
-    import ray
-
-    if not ray.is_initialized():
-        raise ClusterError("this process has not joined a Ray: call magnetar.connect() or magnetar.start() first")
-    try:
-        remote(ConsumeWorker, **options)
-    except (TypeError, ValueError) as error:
-        raise InvalidConfiguration(f"Ray refuses the options of the workers: {error}") from error
 
 
 def _abandon_all() -> None:
