@@ -336,6 +336,10 @@ class SlotPlacement:
         self._wishes.moves.update(moves)
         self._want((), moves)
 
+    def exceptions_of(self, topics: Iterable[str]) -> list[str]:
+        """Those of the topics that are exceptions."""
+        return [topic for topic in topics if self.table.exception(TopicName.parse(topic)) is not None]
+
     async def end_exceptions(self, topics: Collection[str]) -> None:
         """These topics are being deleted: they are no exceptions any longer, and do not move. Returns when that is
         stored. Raises ServiceUnitNotReady when it is not: again.
@@ -344,12 +348,12 @@ class SlotPlacement:
         """
         for topic in topics:
             self._wishes.moves.pop(topic, None)
-        found = [topic for topic in topics if self.table.exception(TopicName.parse(topic)) is not None]
+        found = self.exceptions_of(topics)
         self._wishes.ended.update(dict.fromkeys(found))
         self._want((), found)
         if found or self._pages.doubtful:
             await self.settle()
-        if any(self.table.exception(TopicName.parse(topic)) is not None for topic in topics) or self._pages.doubtful:
+        if self.exceptions_of(topics) or self._pages.doubtful:
             raise ServiceUnitNotReady("the topics are still owned apart from their slots: try again")
 
     def holds(self, topic: TopicName) -> bool:

@@ -18,8 +18,9 @@ States of one topic, and what is stored in each:
   if it has no chain record: then no broker ever opened it.
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
 - marked → gone: for each group of partitions: have brokers delete the stored data, under an epoch greater than all
-  before (`managed.deletion`). Then end its exceptions, delete its policies and schemas, last its record. There is no
-  way back: a failing step is repeated, with back-off, as long as this coordinator is active.
+  before (`managed.deletion`). Then end its exceptions and have the owners of their slots close them, delete its
+  policies and schemas, last its record. There is no way back: a failing step is repeated, with back-off, as long as
+  this coordinator is active.
 
 Why nothing comes back. A grant names the version of the topic's record. The mark has another version, and so has a
 topic that was created again. A broker opens a topic only while the record has the version in its grant, and creates its
@@ -31,7 +32,10 @@ of the deletion, which therefore spares it.
 Why no owner is left out. An owner that is not alive may be on its way to this coordinator, which is young. It has the
 topic open, perhaps with clients, and would keep it: nobody would tell it later. So it is waited for, before the
 question to owners and before each group. The wait ends when it is back. Or its slot has another owner, and this is
-stored: then it gives its grants up as soon as it hears of that, from whichever coordinator.
+stored: then it gives its grants up as soon as it hears of that, from whichever coordinator. The owner of a slot whose
+topic was moved alone is one of them: it may have been away since before that move. When the exception has ended the
+stored slots name it again, so it would never hear of the move. So it is waited for, and closes the topic, behind that
+end.
 
 Why an owner that closed its partition keeps it closed. Each request to close has a number from the counter of grants.
 The broker refuses grants with a lower one, however late they arrive. A new owner gets none.
@@ -306,16 +310,22 @@ class TopicDeletions(TopicDeletionContract):
         name = deletion.name
         await self._registry.mark_deleting(name)
         members = self._registry.stored_members(name)  # it may have grown until the mark
+        await self._remove_data(deletion, members)
+        for topic in self._placement.exceptions_of(members):
+            deletion.done.pop(topic, None)
+        await self._placement.end_exceptions(members)
+        await self._remove_data(deletion, members)  # of those that were exceptions: their slots' owners close them
+        await self._policies.delete(name)
+        # Since the mark no broker adds a schema (`schemas.registry`): each such write needs the record without it.
+        await remove_record(self._env, self._store, metadata_keys.schema(name.path))
+        await self._registry.delete(name)
+
+    async def _remove_data(self, deletion: _Deletion, members: Sequence[str]) -> None:
         left = [topic for topic in members if topic not in deletion.done]
         for first in range(0, len(left), PARTITIONS_AT_A_TIME):
             group = left[first : first + PARTITIONS_AT_A_TIME]
             await self._remove_group(group)
             deletion.done.update(dict.fromkeys(group))
-        await self._placement.end_exceptions(members)
-        await self._policies.delete(name)
-        # Since the mark no broker adds a schema (`schemas.registry`): each such write needs the record without it.
-        await remove_record(self._env, self._store, metadata_keys.schema(name.path))
-        await self._registry.delete(name)
 
     async def _remove_group(self, group: Sequence[str]) -> None:
         keys = [metadata_keys.managed_ledger(TopicName.parse(topic).path) for topic in group]

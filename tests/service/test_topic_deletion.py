@@ -311,6 +311,21 @@ async def test_an_owner_that_is_on_its_way_deletes_its_own(force: bool) -> None:
         assert await parts(cluster) == []
 
 
+async def test_an_owner_on_its_way_closes_a_topic_that_was_moved_alone_meanwhile() -> None:
+    """When the exception has ended the stored slots name this owner again: nobody else would tell it of the move."""
+    async with one_is_late() as (cluster, one, two, found):
+        own = two.owned()[0]
+        await one.client.call("unload", topic=own, destination=one.node_id)
+        deletion = asyncio.create_task(one.client.call("delete_topic", topic=TOPIC, force=True, timeout_s=30))
+        await eventually(lambda: own in [topic for topic, _ in one.rpc.deleted])
+        await asyncio.wait([deletion], timeout=0.2)
+        assert not deletion.done() and not two.rpc.released
+        found.set()
+        await deletion
+        assert two.rpc.released == [own]
+        assert await parts(cluster) == []
+
+
 async def test_an_owner_that_does_not_come_loses_the_topic_before_it_is_deleted() -> None:
     async with one_is_late(FAST) as (cluster, one, two, _):
         own = two.owned()[0]

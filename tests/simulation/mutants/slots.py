@@ -1,7 +1,8 @@
 """Bugs of slots: who owns them, who is told, and who has to release them before they move."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from magnetar.actors.broker.ownership import Ownership
 from magnetar.actors.coordinator.member_lists import MemberLists
@@ -96,6 +97,18 @@ def _delete_without_the_owner(stack: ExitStack) -> None:
     replace(stack, TopicDeletions, "_is_away", lambda self, topic: False)
 
 
+def _do_not_tell_the_owner_of_the_slot(stack: ExitStack) -> None:
+    """What was deleted once is not looked at again when its exception has ended."""
+    remove, seen = TopicDeletions._remove_data, list[object]()
+
+    async def removing(self: TopicDeletions, deletion: Any, members: Sequence[str]) -> None:
+        if not any(one is deletion for one in seen):
+            await remove(self, deletion, members)
+            seen.append(deletion)
+
+    replace(stack, TopicDeletions, "_remove_data", removing)
+
+
 SLOTS = (
     Mutant("delta lost", "members are not told of some changes of slots", "I8", _lose_changes, "cluster"),
     Mutant("same slot epoch", "a slot moves without a higher epoch", "I2", _keep_the_epoch_of_a_slot, "cluster"),
@@ -146,6 +159,13 @@ SLOTS = (
         "a topic is deleted before its owner has come back to a new coordinator",
         "I16",
         _delete_without_the_owner,
+        "recreating",
+    ),
+    Mutant(
+        "home left out",
+        "the owner of a slot keeps a topic open that was moved alone and deleted since",
+        "I16",
+        _do_not_tell_the_owner_of_the_slot,
         "recreating",
     ),
 )

@@ -6,6 +6,7 @@ for mutants that only such a workload finds. Shares of the other runs have the k
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from magnetar.protocol.topics import TopicName
@@ -124,7 +125,7 @@ FURTHER: dict[str, Making] = {
     RESTING: _one(Resting, "rester"),
     COMPACTING: _one(Compacting, "compactor-too", "compacted-too"),
     WATCHING: _one(Watching, "onlooker"),
-    RECREATING: _one(Recreating, "recreator-too", "fleeting-too"),
+    RECREATING: _one(partial(Recreating, moves_alone=True), "recreator-too", "fleeting-too"),
     TAILING: _one(Tailing, "tailer", "tailed"),
     WITHHOLDING: _one(Withholding, "withholder", "withheld"),
     VIEWING: _one(Viewing, "viewer", "viewed"),

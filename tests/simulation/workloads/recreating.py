@@ -10,7 +10,8 @@ to be there (I1), unless the record was marked for deletion since. Only a durabl
 end one is made before the last messages are sent, and I1 is asked of what was sent after it.
 
 In some runs the coordinator dies a moment after a deletion was ordered. The next one goes on with it, or is asked
-again, while brokers are still on their way to it.
+again, while brokers are still on their way to it. With `moves_alone` an owner stands still before some deletions. The
+next coordinator moves what that owner has open to another broker, and knows of the owner only what is stored.
 """
 
 import asyncio
@@ -39,6 +40,8 @@ CRASHES_MAX = 4
 """Deletions may go on for long after the faults: more would keep other work of the coordinator from its end."""
 CRASH_WITHIN_S = 0.06
 STRAGGLER_PACE_S = 0.1
+STILL_MIN_S, STILL_MAX_S = 0.5, 3.0
+"""So long an owner stands still."""
 STRAGGLER = "straggler"
 KEEPER = "keeper"
 
@@ -46,9 +49,12 @@ KEEPER = "keeper"
 class Recreating(Workload):
     """See the module."""
 
-    def __init__(self, cluster: SimCluster, history: History, random: Random, name: str, topic: str) -> None:
+    def __init__(
+        self, cluster: SimCluster, history: History, random: Random, name: str, topic: str, *, moves_alone: bool = False
+    ) -> None:
         super().__init__(cluster, history, random, name)
         self.topic = topic
+        self._moves_alone = moves_alone
         self._generation = 0
         self._partitions = random.choice((0, 0, 2, 3))
         self._straggles = random.random() < 0.5
@@ -161,6 +167,8 @@ class Recreating(Workload):
         if self._straggles and not self.stopping:
             producer = await self.again(partial(self.client.create_producer, self.topic, send_timeout_millis=3000))
             straggler = asyncio.create_task(self._straggle(producer))
+        if self._moves_alone and not self.stopping and self._apart.random() < 0.3:
+            await self._move_alone()
         if self._crashes_left and not self.stopping and self._apart.random() < 0.7:
             self._crashes_left -= 1
             delay_s = self._apart.random() * CRASH_WITHIN_S
@@ -171,6 +179,28 @@ class Recreating(Workload):
         if straggler is not None:
             straggler.cancel()
             await asyncio.wait((straggler,))
+
+    async def _move_alone(self) -> None:
+        """An owner stands still, another coordinator begins, and what that owner has open is moved alone."""
+        own = TopicName.parse(self.topic)
+        opened = [
+            (node, full)
+            for node in self.cluster.brokers
+            if node.ready
+            for full in node.service.topics.loaded
+            if TopicName.parse(full).without_partition() == own
+        ]
+        if not opened:
+            return
+        node, full = self._apart.choice(opened)
+        process = node.process
+        assert process is not None
+        process.pause()
+        seconds = STILL_MIN_S + (STILL_MAX_S - STILL_MIN_S) * self._apart.random()
+        asyncio.get_running_loop().call_later(seconds, process.resume)
+        self.crash_coordinator("an owner stands still")
+        await self.again(partial(self._admin.call, "unload", topic=full))
+        self.history.counts["moved alone from an owner that stands still"] += 1
 
     async def _straggle(self, producer: Any) -> None:
         """Publish for as long as the topic is being deleted."""
