@@ -318,12 +318,15 @@ class Ownership(OwnershipContract):
                     found = await link.ask.assign(topic=topic.full_name, create=False)
                 except (TopicNotFound, NotAllowedError):
                     found = None
+                if link is not self.link:
+                    return  # the next incarnation asks itself
                 if found is not None and found.grant is not None:
                     _know(link, found.grant)
                     self._take(found.grant, load=True)
-            self._moved_alone.pop(topic, None)
-            topic.to_ask = False
-            self.topics.table.tidy(topic)
+            if topic in self._moved_alone:  # else it was granted, and its record may be gone since
+                del self._moved_alone[topic]
+                topic.to_ask = False
+                self.topics.table.tidy(topic)
 
     def _slot(self, name: TopicName) -> int:
         return slot_of(name, self.link.slots.slots) if self.link is not None else 0

@@ -41,6 +41,8 @@ class Link:
         self.ask = self
         self.granted: dict[int, list[TopicGrant]] = {}
         self.questions: list[list[int]] = []
+        self.assigned: list[str] = []
+        """Topics that `assign` was called with."""
         self.away = 0
         self.answer = asyncio.Event()
         self.answer.set()
@@ -68,6 +70,8 @@ class Link:
         self.check_away()
         entry = self.slots.entry_of(TopicName.parse(topic))
         assert entry.owner is not None
+        self.assigned.append(topic)
+        await self.answer.wait()
         return Owner(*entry.owner, entry.epoch, "", grant(entry.epoch, 100, topic))
 
 
@@ -347,6 +351,53 @@ async def test_a_topic_that_moved_alone_comes_and_goes_without_its_slot() -> Non
         assert epoch_of(front) == 9
         link.give(OTHER, 10)
         assert not front.topics.owns(NAME.full)
+        await ownership.close()
+
+
+async def test_a_late_answer_about_a_topic_leaves_the_record_that_it_has_since() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.give(OTHER, 4)
+        link.answer = asyncio.Event()
+        link.tell(SlotRows({}, {NAME.full: SlotEntry(ME, 9)}))
+        await until(lambda: link.assigned)
+        before = front.topics.table.find(NAME.full)
+        # It is granted and loaded by the way, moves, and comes back: all before the answer.
+        assert await ownership.claimed(owner(grant(9, 10)))
+        link.tell(SlotRows({}, {NAME.full: SlotEntry(OTHER, 11)}))
+        await until(lambda: front.topics.table.find(NAME.full) is None)
+        link.tell(SlotRows({}, {NAME.full: SlotEntry(ME, 12)}))
+        since = front.topics.table.find(NAME.full)
+        assert since is not None and since is not before
+        assert await ownership.claimed(owner(grant(12, 20)))
+        asked = asyncio.ensure_future(front.topics.get(NAME))
+        link.answer.set()
+        await until(lambda: not ownership._asking)
+        assert front.topics.table.find(NAME.full) is since
+        assert (await asked) is front.topics.find(NAME.full) and not front.topics.flaws()
+        await ownership.close()
+
+
+async def test_a_late_answer_to_an_incarnation_that_ended_changes_nothing() -> None:
+    async with broker_front() as front:
+        ownership, link = attached(front)
+        link.answer = asyncio.Event()
+        link.tell(SlotRows({}, {NAME.full: SlotEntry(ME, 9)}))
+        await until(lambda: link.assigned)
+        ownership.end()
+        later = Link()
+        later.owned = ownership
+        ownership.begin(later)  # type: ignore[arg-type]
+        later.answer = asyncio.Event()
+        later.tell(SlotRows({}, {NAME.full: SlotEntry(ME, 9)}))
+        link.answer.set()
+        record = front.topics.table.find(NAME.full)
+        assert record is not None
+        await asyncio.sleep(0)
+        assert record.to_ask and not front.topics.owns(NAME.full)
+        later.answer.set()
+        await until(lambda: NAME.full in front.topics.loaded)
+        assert front.topics.table.find(NAME.full) is record and not front.topics.flaws()
         await ownership.close()
 
 
