@@ -17,6 +17,7 @@ from .deduplication import DEDUPLICATION
 from .delays import DELAYS
 from .draining import DRAINING
 from .expiry import EXPIRY
+from .following import FOLLOWING
 from .growing import GROWING
 from .keeping import KEEPING
 from .mutant import Mutant
@@ -43,6 +44,7 @@ MUTANTS = {
         *DELAYS,
         *DRAINING,
         *EXPIRY,
+        *FOLLOWING,
         *GROWING,
         *KEEPING,
         *NAMESPACES,

@@ -2,7 +2,7 @@
 
 In the scenario "kept" every run has one. In a scenario that has the name of a kind every run has this one. These are
 for mutants that only such a workload finds. Shares of the other runs have the kinds "draining", "restarting",
-"resting", "growing", "tailing", "withholding" and "viewing".
+"resting", "growing", "tailing", "withholding", "viewing" and "following".
 """
 
 from collections.abc import Callable
@@ -18,6 +18,7 @@ from ..workloads.compacting import Compacting
 from ..workloads.cut_off import CutOff
 from ..workloads.delaying import Delaying
 from ..workloads.draining import Draining
+from ..workloads.following import Following
 from ..workloads.growing import Growing
 from ..workloads.holding import Holding
 from ..workloads.keeping import Keeping
@@ -53,6 +54,8 @@ WITHHOLDING = "withholding"
 WITHHOLDING_SHARE = 0.05
 VIEWING = "viewing"
 VIEWING_SHARE = 0.05
+FOLLOWING = "following"
+FOLLOWING_SHARE = 0.05
 """Of the runs that have none."""
 
 Harmed = Callable[[], list[str]]
@@ -129,6 +132,7 @@ FURTHER: dict[str, Making] = {
     TAILING: _one(Tailing, "tailer", "tailed"),
     WITHHOLDING: _one(Withholding, "withholder", "withheld"),
     VIEWING: _one(Viewing, "viewer", "viewed"),
+    FOLLOWING: _one(Following, "follower", "followed"),
 }
 BESIDES = {
     DRAINING: DRAINING_SHARE,
@@ -138,5 +142,6 @@ BESIDES = {
     TAILING: TAILING_SHARE,
     WITHHOLDING: WITHHOLDING_SHARE,
     VIEWING: VIEWING_SHARE,
+    FOLLOWING: FOLLOWING_SHARE,
 }
 KINDS = (*KEPT, *BESIDES, COMPACTING, RESTORING, WATCHING, RECREATING)
