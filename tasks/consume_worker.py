@@ -18,24 +18,26 @@ What becomes of the messages of a call:
 
 Invariants:
 
-- One call runs at a time. What waits behind it is bounded by the receiver queue, whose permits the broker counts.
-  `look_ahead` says how large the queue is, unless the caller does.
+- One call runs at a time. What waits behind it is bounded by the receiver queue, whose permits the broker counts. Half
+  as many were taken from it. `look_ahead` says how large the queue is, unless the caller does.
 - A message is acknowledged only behind a call that returned, or behind its copy in the dead letter topic.
-- The function does not run on the loop unless it is a coroutine function. So the worker answers `figures` and `stop`
-  while it runs, and its connection stays alive.
+- The function does not run on the loop unless it is a coroutine function (`call_thread`). So the worker answers
+  `figures` and `stop` while it runs, and its connection stays alive.
 """
 
 import asyncio
 import inspect
 import logging
+import time
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
 
 from ..client.aio.client import AsyncClient
-from ..client.aio.consumer import AsyncConsumer, give_up, resize_receiver_queue
+from ..client.aio.consumer import AsyncConsumer, acknowledge_now, give_up, resize_receiver_queue
 from ..client.consuming.message import Message
 from ..client.core.configuration import (
     ConsumerBatchReceivePolicy,
@@ -46,6 +48,7 @@ from ..client.core.configuration import (
 from ..client.core.redelivery_backoff import RedeliveryBackoff
 from ..protocol.errors import MagnetarError
 from ..runtime.ray_calls import own_node_id
+from .call_thread import CallThread
 from .handling_note import HandlingNote, MessagePlace, place_of
 from .look_ahead import LookAhead
 
@@ -57,6 +60,8 @@ ACK_GROUP_TIME_MS = 20
 """What a killed process has handled in this time comes again."""
 ERROR_TEXT_MAX = 500
 """Characters of an error in the figures."""
+FUNCTION_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
+"""What a function may raise: also one that was a program once."""
 REASON = "DEAD_LETTER_REASON"
 """The property of a dead letter that says why it is one, where it is not an error of the function."""
 WORKER_DIED = "its worker died"
@@ -127,38 +132,15 @@ class WorkerFigures(NamedTuple):
     """Where it notes what it handles. Empty without dead letters, for which that counts."""
 
 
-class _Calls:
-    """The user's function, or an object of the user's class. A plain one runs in a thread of its own."""
+class _Call:
+    """One call of the function."""
 
-    def __init__(self, order: WorkOrder) -> None:
-        self._order = order
-        self._threads = ThreadPoolExecutor(1, "magnetar-consume")
-        self._call: Callable[[object], object] = order.fn
-        self._on_loop = _is_coroutine_function(order.fn)
+    __slots__ = ("argument", "duration_s", "messages")
 
-    async def make(self) -> None:
-        """Construct the object, where it is a class. Raises what its constructor raises."""
-        order, kind = self._order, self._order.fn
-        if not inspect.isclass(kind):
-            return
-
-        def construct() -> Any:
-            return kind(*order.constructor_args, **order.constructor_kwargs)
-
-        # The constructor of an async class may need the loop, as in an actor of Ray.
-        made = construct() if self._on_loop else await self._in_thread(construct)
-        self._call = made
-
-    async def __call__(self, argument: object) -> None:
-        given = self._call(argument) if self._on_loop else await self._in_thread(lambda: self._call(argument))
-        if inspect.isawaitable(given):
-            await given
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False)
+    def __init__(self, messages: Sequence[Message], argument: object) -> None:
+        self.messages = messages
+        self.argument = argument
+        self.duration_s = 0.0
 
 
 class ConsumeWorker:
@@ -170,29 +152,38 @@ class ConsumeWorker:
         self._name = name
         self._deaths = deaths
         self._note = None if order.dead_letters is None else HandlingNote(name)
-        self._calls = _Calls(order)
+        self._function: Callable[[object], object] = order.fn
+        """The user's function, or later an object of the user's class."""
+        self._on_loop = _is_coroutine_function(order.fn)
+        self._thread = CallThread(self._make, self._returned)
         self._look_ahead = LookAhead(order.batch_size or 1)
         self._stopping = asyncio.Event()
-        self._interruptible: asyncio.Task[object] | None = None
-        """The task of `run` while it waits for something that `stop` ends."""
+        self._running: asyncio.Task[object] | None = None
+        """The task of `run`."""
+        self._is_interruptible = False
+        """Whether `run` waits for something that `stop` ends."""
         self._consumer: AsyncConsumer | None = None
+        self._acks_sent_s = 0.0
+        """When acknowledgements were sent at once."""
         self._figures = WorkerFigures()
+        """But for what each call changes, which stands in the next three."""
+        self._done = 0
+        self._busy_s = 0.0
+        self._entries = 0.0
         if self._note is not None:
             self._figures = WorkerFigures(node_id=own_node_id(), note_path=str(self._note.path))
 
     async def run(self) -> WorkerFigures:
         """Work until `stop`. Raises what the user's constructor raises, and why the subscription ended."""
+        self._running = asyncio.current_task()
         client = AsyncClient(self._order.service_url)
         try:
             if await self._unless_stopped(self._begin(client)):
                 while messages := await self._unless_stopped(self._receive()):
-                    for part in self._parts(messages):
-                        await self._work_off(part)
-                        if self._stopping.is_set():
-                            break
+                    await self._work_off(self._parts(messages))
             return self._now()
         finally:
-            self._calls.close()
+            self._thread.close()
             if self._note is not None:
                 self._note.close()
             await client.close()
@@ -202,8 +193,9 @@ class ConsumeWorker:
         if self._stopping.is_set():
             return
         self._stopping.set()
-        if self._interruptible is not None:
-            self._interruptible.cancel()
+        self._thread.stop()
+        if self._is_interruptible:
+            self._task().cancel()
 
     async def know_deaths(self, deaths: Mapping[MessagePlace, int]) -> None:
         """How often messages were being handled when their worker died, from now on."""
@@ -216,31 +208,50 @@ class ConsumeWorker:
     def _now(self) -> WorkerFigures:
         """The figures, with the dead letters that the client itself moved: messages that came too often."""
         letters = None if self._consumer is None else self._consumer.get_stats().dead_letter_producer_stats
-        return self._figures._replace(dead_lettered=0 if letters is None else letters.total_acks_received)
+        return self._figures._replace(
+            done=self._done,
+            busy_s=self._busy_s,
+            entries=self._entries,
+            dead_lettered=0 if letters is None else letters.total_acks_received,
+        )
 
     async def _unless_stopped(self, work: Coroutine[object, object, T]) -> T | None:
         """What the work gives, or None when the worker shall stop: then the work is cancelled."""
-        task = asyncio.current_task()
-        assert task is not None
         if self._stopping.is_set():
             work.close()
             return None
-        self._interruptible = task
+        self._is_interruptible = True
         try:
             given = await work
         except asyncio.CancelledError:
-            if not self._stopping.is_set() or task.uncancel():
+            if not self._stopping.is_set() or self._task().uncancel():
                 raise
             return None
         finally:
-            self._interruptible = None
+            self._is_interruptible = False
         return given
 
+    def _task(self) -> asyncio.Task[object]:
+        assert self._running is not None
+        return self._running
+
     async def _begin(self, client: AsyncClient) -> bool:
-        await self._calls.make()
+        await self._construct()
         self._consumer = await client.subscribe(**self._order.consumer_options(self._name))
         self._figures = self._figures._replace(is_ready=True)
         return True
+
+    async def _construct(self) -> None:
+        """Make the user's object, where the function is a class. Raises what its constructor raises."""
+        order, kind = self._order, self._order.fn
+        if not inspect.isclass(kind):
+            return
+
+        def construct() -> Any:
+            return kind(*order.constructor_args, **order.constructor_kwargs)
+
+        # The constructor of an async class may need the loop, as in an actor of Ray.
+        self._function = construct() if self._on_loop else await self._thread.work(construct)
 
     def _opened(self) -> AsyncConsumer:
         assert self._consumer is not None
@@ -254,7 +265,8 @@ class ConsumeWorker:
         while True:
             try:
                 if self._order.batch_size is None:
-                    return [await consumer.receive()]
+                    size = self._order.receiver_queue_size or self._look_ahead.size
+                    return [*await consumer.receive_many((size + 1) // 2)]
                 if messages := await consumer.batch_receive():
                     return messages
             except MagnetarError as error:
@@ -262,31 +274,44 @@ class ConsumeWorker:
                     raise
                 self._failed(1, error)
 
-    def _parts(self, messages: Sequence[Message]) -> Sequence[Sequence[Message]]:
+    def _parts(self, messages: Sequence[Message]) -> deque[Sequence[Message]]:
         """The messages of each call, in order. One during which a worker died is handled alone."""
+        if self._order.batch_size is None:
+            return deque([one] for one in messages)
         if not self._deaths:
-            return [messages]
-        parts: list[list[Message]] = []
+            return deque([messages])
+        parts: deque[list[Message]] = deque()
         for message in messages:
             if parts and not self._died(message) and not self._died(parts[-1][0]):
                 parts[-1].append(message)
             else:
                 parts.append([message])
-        return parts
+        return deque(parts)
 
     def _died(self, message: Message) -> int:
         """How often a worker died while it handled this message."""
         return self._deaths.get(place_of(message), 0) if self._deaths else 0
 
-    async def _work_off(self, messages: Sequence[Message]) -> None:
-        """Call, until the messages are settled: acknowledged, dead letters, or given back. Or until `stop`."""
+    async def _work_off(self, parts: deque[Sequence[Message]]) -> None:
+        """Call with each part, until all are settled: acknowledged, dead letters, or given back. Or until `stop`."""
+        while parts and not self._stopping.is_set():
+            died = self._died(parts[0][0])
+            if died and self._is_last(parts[0][0].redelivery_count() + died - 1):
+                await self._bury(parts.popleft(), {REASON: WORKER_DIED})
+                continue
+            first = [*takewhile(lambda part: not self._died(part[0]), parts)] or [parts[0]]
+            returned, error = await self._call_with(first)
+            for _ in range(returned):
+                parts.popleft()
+            if error is not None:
+                await self._after_error(parts.popleft(), error, died)
+
+    async def _after_error(self, messages: Sequence[Message], error: BaseException, died: int) -> None:
+        """Give the messages back. With order of keys, call until they are settled, or until `stop`."""
         attempt = 0
-        died = self._died(messages[0])
-        if died and self._is_last(messages[0].redelivery_count() + died - 1):
-            await self._bury(messages, {REASON: WORKER_DIED})
-            return
-        while (error := await self._try(messages)) is not None:
-            self._failed(len(messages), error)
+        failed: BaseException | None = error
+        while failed is not None:
+            self._failed(len(messages), failed)
             if not self._order.key_ordered:
                 for message in messages:
                     await self._settle_failed(message)
@@ -297,39 +322,95 @@ class ConsumeWorker:
             if not await self._pause(attempt):
                 return
             attempt += 1
-        consumer = self._opened()
-        await consumer.acknowledge_many(messages)
-        self._figures = self._figures._replace(done=self._figures.done + len(messages))
+            _, failed = await self._call_with([messages])
 
-    async def _try(self, messages: Sequence[Message]) -> BaseException | None:
-        """One call. Returns what it raised."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        task = asyncio.current_task()
-        assert task is not None
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def _call_with(self, parts: Sequence[Sequence[Message]]) -> tuple[int, BaseException | None]:
+        """Call with one part after the other, and acknowledge those whose call returns.
+
+        Returns how many that were, perhaps before the last one, and what the call with the next one raised.
+        """
+        calls: list[_Call] = []
+        for messages in parts:
+            try:
+                values = [one if self._order.schema is None else one.value() for one in messages]
+            except Exception as error:
+                if not calls:
+                    return 0, error
+                break  # the others first
+            calls.append(_Call(messages, values[0] if self._order.batch_size is None else values))
+            if self._on_loop:
+                break
+        returned, given = (0, None) if self._on_loop else await self._thread.run(calls)
+        if isinstance(given, BaseException):
+            self._count([calls[returned]])
+            return returned, given
+        if self._on_loop or given is not None:
+            error = await self._await_call(calls[returned], given)
+            if error is not None:
+                return returned, error
+            returned += 1
+        await self._opened().acknowledge_many(())  # waits for the receipts, if there are any
+        return returned, None
+
+    def _make(self, call: _Call) -> object:
+        """One call, in the thread."""
         if self._note is not None:
-            self._note.begin(messages)
+            self._note.begin(call.messages)
+        began_s = time.monotonic()
         try:
-            values = [one if self._order.schema is None else one.value() for one in messages]
-            await self._calls(values[0] if self._order.batch_size is None else values)
-        except asyncio.CancelledError as error:
-            if task.cancelling():
-                raise
-            return error  # the function's own
-        except (Exception, SystemExit) as error:  # also of code that was a program once
-            return error
+            return self._function(call.argument)
         finally:
-            duration_s = loop.time() - began
-            if self._order.receiver_queue_size is None and self._look_ahead.called(duration_s, len(messages)):
-                resize_receiver_queue(self._opened(), self._look_ahead.size)
+            call.duration_s = time.monotonic() - began_s
             if self._note is not None:
                 self._note.end()
-            figures = self._figures
-            self._figures = figures._replace(
-                busy_s=figures.busy_s + duration_s,
-                entries=figures.entries + sum(1 / max(1, one.message_id().batch_size()) for one in messages),
-            )
-        return None
+
+    async def _await_call(self, call: _Call, given: object) -> BaseException | None:
+        """On the loop: a call of a coroutine function, or what a plain function gave to be awaited."""
+        if self._note is not None:
+            self._note.begin(call.messages)
+        began_s = time.monotonic()
+        try:
+            given = self._function(call.argument) if given is None else given
+            if inspect.isawaitable(given):
+                await given
+        except asyncio.CancelledError as error:
+            if self._task().cancelling():
+                raise
+            failed: BaseException | None = error  # the function's own
+        except FUNCTION_ERRORS as error:
+            failed = error
+        else:
+            failed = None
+        finally:
+            call.duration_s += time.monotonic() - began_s
+            if self._note is not None:
+                self._note.end()
+        if failed is None:
+            self._returned([call])
+        else:
+            self._count([call])
+        return failed
+
+    def _returned(self, calls: Sequence[_Call]) -> None:
+        """Acknowledge the messages of calls that have returned."""
+        # Now and then at once: the timer of the consumer would take a turn from the function that runs then.
+        now_s = time.monotonic()
+        at_once = now_s >= self._acks_sent_s + ACK_GROUP_TIME_MS / 1000
+        if at_once:
+            self._acks_sent_s = now_s
+        acknowledge_now(self._opened(), [message for call in calls for message in call.messages], at_once=at_once)
+        self._done += sum(len(call.messages) for call in calls)
+        self._count(calls)
+
+    def _count(self, calls: Sequence[_Call]) -> None:
+        """Calls have ended, in whatever way."""
+        for call in calls:
+            self._busy_s += call.duration_s
+            self._entries += sum(1 / max(1, one.message_id().batch_size()) for one in call.messages)
+            if self._order.receiver_queue_size is None and self._look_ahead.called(call.duration_s, len(call.messages)):
+                resize_receiver_queue(self._opened(), self._look_ahead.size)
 
     async def _settle_failed(self, message: Message) -> None:
         consumer = self._opened()

@@ -1,10 +1,11 @@
 """How many messages wait in a worker of `magnetar.consume` behind its call.
 
 What waits there is kept from the other workers. What does not wait costs a message to the broker and back between two
-calls. So as many wait as the worker handles in `LOOK_AHEAD_S`: one behind a long call, many behind short ones.
+calls. So as many wait as the worker handles in `LOOK_AHEAD_S`: one behind a long call, many behind short ones. The
+worker takes half of them at once, and then others come: so half as many more may be there.
 """
 
-LOOK_AHEAD_S = 0.1
+LOOK_AHEAD_S = 0.2
 MESSAGES_MAX = 100
 """Behind calls of less than `LOOK_AHEAD_S / MESSAGES_MAX`."""
 WEIGHT = 0.2

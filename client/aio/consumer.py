@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
@@ -324,6 +324,14 @@ async def give_up(consumer: AsyncConsumer, message: Message, properties: Mapping
 def resize_receiver_queue(consumer: AsyncConsumer, size: int) -> None:
     """Let so many messages of each topic wait in the consumer from now on, at least one. It must have a queue."""
     consumer._consumer.topics.resize(size)  # pyright: ignore[reportPrivateUsage] (a call that is not of the face)
+
+
+def acknowledge_now(consumer: AsyncConsumer, messages: Sequence[Message], *, at_once: bool) -> None:
+    """Acknowledge messages. Receipts are not waited for. `at_once` sends what is acknowledged without its timer."""
+    topics = consumer._consumer  # pyright: ignore[reportPrivateUsage] (a call that is not of the face)
+    topics.acknowledge_many(messages)
+    for partition in topics.consumers if at_once else ():
+        partition.acks.flush()
 
 
 def entry_feed(consumer: AsyncConsumer) -> EntryFeed:

@@ -145,7 +145,7 @@ class ConsumerAcks:
         self._collected.append(message)
         if not self._told:
             self._told = True
-            self._core.handover.wake(self._start_timer)
+            self._core.handover.wake(self._start_timer_if_told)
         elif len(self._collected) == self._group_max:
             self._core.handover.wake(self.flush)
 
@@ -158,14 +158,14 @@ class ConsumerAcks:
             self._core.handover.wake(self.flush)
         elif not self._told:
             self._told = True
-            self._core.handover.wake(self._start_timer)
+            self._core.handover.wake(self._start_timer_if_told)
 
     def acknowledge_cumulative(self, message_id: MessageId) -> None:
         """Everything up to this message is done."""
         self._collected.append(_UpTo(message_id))
         if not self._told:
             self._told = True
-            self._core.handover.wake(self._start_timer)
+            self._core.handover.wake(self._start_timer_if_told)
         elif len(self._collected) == self._group_max:
             self._core.handover.wake(self.flush)
 
@@ -194,7 +194,7 @@ class ConsumerAcks:
         self._collected.append(_Given(entry.position, entry.redelivery_count))
         if not self._told:
             self._told = True
-            self._core.handover.wake(self._start_timer)
+            self._core.handover.wake(self._start_timer_if_told)
 
     # ---- On the loop ----
 
@@ -297,6 +297,11 @@ class ConsumerAcks:
             self.send_redelivery(positions)
         else:
             self._consumer.redeliver_all()
+
+    def _start_timer_if_told(self) -> None:
+        """The loop was told of something, which a flush may have sent meanwhile."""
+        if self._told:
+            self._start_timer()
 
     def _start_timer(self) -> None:
         if self._timer is None:

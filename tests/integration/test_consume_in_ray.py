@@ -163,8 +163,25 @@ def leave(message: magnetar.Message) -> None:
         sys.exit("no way on")
 
 
-@pytest.mark.parametrize("fn", [leave, leave_in_a_coroutine])
-def test_a_call_that_wants_to_end_the_process_has_failed(cluster: RayCluster, topic: str, fn: Any) -> None:
+async def interrupt_in_a_coroutine(message: magnetar.Message) -> None:
+    interrupt(message)
+
+
+def interrupt(message: magnetar.Message) -> None:
+    if message.data() == b"bad":
+        raise KeyboardInterrupt("no way on")
+
+
+@pytest.mark.parametrize(
+    ("fn", "error"),
+    [
+        (leave, "SystemExit"),
+        (leave_in_a_coroutine, "SystemExit"),
+        (interrupt, "KeyboardInterrupt"),
+        (interrupt_in_a_coroutine, "KeyboardInterrupt"),
+    ],
+)
+def test_a_call_that_wants_to_end_the_process_has_failed(cluster: RayCluster, topic: str, fn: Any, error: str) -> None:
     with cluster.client() as client:
         letters = client.subscribe(f"{topic}-workers-DLQ", "reader")
         with start(topic, fn, max_redeliver_count=1, backoff=QUICKLY) as consuming:
@@ -173,7 +190,23 @@ def test_a_call_that_wants_to_end_the_process_has_failed(cluster: RayCluster, to
             wait_acknowledged(cluster, topic)
             stats = consuming.stats()
     assert (stats.done, stats.failed, stats.dead_lettered, stats.replaced) == (2, 2, 1, 0)
-    assert stats.last_error == "SystemExit: no way on"
+    assert stats.last_error == f"{error}: no way on"
+
+
+def test_a_long_call_does_not_keep_those_before_it_unacknowledged(cluster: RayCluster, topic: str, book: Book) -> None:
+    def handle(message: magnetar.Message) -> None:
+        if message.data() == b"long":
+            book.add("long")
+            book.wait_here()
+
+    with start(topic, handle, receiver_queue_size=100) as consuming:
+        wait_until(lambda: consuming.stats().workers == 1, "the worker runs", WAIT_S)
+        publish(cluster, topic, [*["short"] * 9, "long"])
+        wait_for(book, 1)
+        wait_until(lambda: backlog(cluster, topic) == 1, "all but the long one are acknowledged", WAIT_S)
+        assert consuming.stats().done == 9
+        book.let_go()
+        wait_acknowledged(cluster, topic)
 
 
 @pytest.mark.parametrize("workers", [3])
