@@ -129,6 +129,20 @@ def ray_nodes() -> list[RayNode]:
     return cast("list[RayNode]", ray.nodes())
 
 
+def asked_resources(options: Mapping[str, object]) -> dict[str, float]:
+    """What an actor with these options asks Ray for, by Ray's names of resources."""
+    asked = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus"), "memory": options.get("memory")}
+    asked.update(cast("Mapping[str, object]", options.get("resources") or {}))
+    return {name: amount for name, amount in asked.items() if isinstance(amount, int | float) and amount}
+
+
+def known_resources() -> tuple[Mapping[str, float], Mapping[str, float]]:
+    """What all nodes of this Ray have, and what of it is free."""
+    import ray
+
+    return ray.cluster_resources(), ray.available_resources()
+
+
 def check_actor_options(kind: type, options: Mapping[str, Any], whose: str) -> None:
     """Raise ClusterError without a Ray, and InvalidConfiguration where Ray refuses these options of actors."""
     import ray

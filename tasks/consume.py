@@ -15,11 +15,12 @@ What holds, whatever ends:
 """
 
 import atexit
+import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from ..bulk.access import check_urls
 from ..client.core.configuration import ConsumerDeadLetterPolicy, InitialPosition
@@ -31,6 +32,8 @@ from .consume_pool import ConsumePool, ConsumeStats, TopicBacklog
 from .consume_worker import ConsumeWorker, WorkOrder
 from .open_queue import shared_loop, shared_random
 from .pool_sizing import PoolBounds
+
+T = TypeVar("T")
 
 BATCH_WAIT_MS = 100
 RETRY_MIN_MS = 1_000
@@ -193,12 +196,12 @@ def consume(
         The handle, which stops the workers.
 
     Raises:
-        InvalidConfiguration: If an argument is impossible.
+        InvalidConfiguration: If an argument is impossible, or cannot be pickled for the workers.
         InvalidTopicName: If `topic` is not a topic name.
         ClusterError: If this process has joined no Ray, or there is no cluster.
         MagnetarError: Why the subscription cannot be made.
     """
-    name = TopicName.parse(topic)
+    name = TopicName.parse(_checked("topic", topic, str))
     if not name.persistent:
         raise InvalidConfiguration(f"{name.full} keeps nothing that could come again: name a persistent topic")
     check_urls(service_url, admin_url)
@@ -210,7 +213,7 @@ def consume(
         _checked_function(fn, has_arguments=bool(fn_constructor_args or fn_constructor_kwargs)),
         tuple(fn_constructor_args),
         dict(fn_constructor_kwargs or {}),
-        key_ordered,
+        _checked("key_ordered", key_ordered, bool),
         schema,
         _checked_count("batch_size", batch_size),
         _checked_count("batch_wait_ms", batch_wait_ms) or BATCH_WAIT_MS,
@@ -219,14 +222,16 @@ def consume(
         dead_letters,
         service_url,
         {
-            **_without("consumer_options", consumer_options or {}, OWN_CONSUMER_OPTIONS),
+            **_without(
+                "consumer_options", _checked("consumer_options", consumer_options or {}, Mapping), OWN_CONSUMER_OPTIONS
+            ),
             "initial_position": initial_position,
         },
     )
     order.check()
     options = {"num_cpus": num_cpus, "num_gpus": num_gpus, **_without("consume", ray_options, OWN_ACTOR_OPTIONS)}
     if resources is not None:
-        options["resources"] = dict(resources)
+        options["resources"] = dict(_checked("resources", resources, Mapping))
     bounds = PoolBounds.of(concurrency)
     check_actor_options(ConsumeWorker, options, "workers")
     pool_name = f"consume:{name.namespace}/{name.local_name}:{subscription}:{shared_random().hex(NAME_SIZE_BYTES)}"
@@ -258,11 +263,23 @@ def _checked_function(fn: Callable[..., object], *, has_arguments: bool) -> Call
     calls = any("__call__" in vars(one) for one in fn.__mro__) if isinstance(fn, type) else callable(fn)
     if not calls:
         raise InvalidConfiguration(f"{fn!r:.200} cannot be called: pass a function, or a class with __call__")
+    called = getattr(fn, "__call__", None)  # noqa: B004 (a function has one, too, and an instance that of its class)
+    for one in (fn, called):
+        if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
+            raise InvalidConfiguration(
+                f"{fn!r:.200} is a generator, so a call would run nothing of it: remove its yield"
+            )
     if has_arguments and not isinstance(fn, type):
         raise InvalidConfiguration(
             f"{fn!r:.200} is no class, so it takes no fn_constructor_args: use functools.partial"
         )
     return fn
+
+
+def _checked(name: str, given: T, kind: type) -> T:
+    if isinstance(given, kind):
+        return given
+    raise InvalidConfiguration(f"{name} must be a {kind.__name__.lower()}, not {given!r:.200}")
 
 
 def _checked_count(name: str, count: int | None) -> int | None:

@@ -34,20 +34,22 @@ Invariants:
 import asyncio
 import json
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from pickle import PicklingError
 from typing import Any
 
 from ..bulk.access import ask_of_topic
-from ..protocol.errors import ClusterError, ConsumeFailed, MagnetarError
+from ..protocol.errors import ClusterError, ConsumeFailed, InvalidConfiguration, MagnetarError
 from ..protocol.topics import TopicName
 from ..runtime.backoff import Backoff
-from ..runtime.ray_calls import kill_actor, put, start_actor, start_task_on
+from ..runtime.ray_calls import asked_resources, kill_actor, known_resources, put, start_actor, start_task_on
 from ..runtime.ray_metrics import Figure, RayMetrics
 from ..runtime.tasks import Tasks
-from .consume_worker import ConsumeWorker, WorkerFigures, WorkOrder
+from .consume_worker import ERROR_TEXT_MAX, ConsumeWorker, WorkerFigures, WorkOrder
 from .handling_note import MessagePlace, take_note
 from .open_queue import shared_client, shared_random
 from .pool_sizing import LOOK_INTERVAL_S, PoolBounds, PoolSizing
@@ -65,6 +67,8 @@ FIGURES = (
 )
 NOTE_TIMEOUT_S = 10.0
 """For the note of a member that has ended by itself. No member is started meanwhile, so that it knows what is in it."""
+BEGIN_WARNING_S = 15.0
+"""How long a worker may take to begin before the log says that it has not."""
 DEATHS_MAX = 10_000
 LOSSES_MAX = 6
 """Beside as many as a message may cause before it is a dead letter."""
@@ -101,6 +105,8 @@ class _Member:
         self.asked: asyncio.Task[None] | None = None
         """An answer that is awaited. An actor that waits for resources has one at most."""
         self.has_answered = False
+        self.warn_at_s = time.monotonic() + BEGIN_WARNING_S
+        """When to say that it has not begun."""
 
     def becomes(self, state: MemberState) -> None:
         if state is not self.state:
@@ -147,7 +153,7 @@ class ConsumeStats:
     - `workers`: worker actors that have subscribed, and do not stop. `starting`: those that do not yet run.
     - `replaced`: workers that ended by themselves, such as killed ones.
     - `backlog`: entries that were not acknowledged at the last look; None where the number of workers is fixed.
-    - `last_error`: a late error of a call; empty without one.
+    - `last_error`: a late error of a call, or why a worker ended by itself; empty without one.
     """
 
     done: int
@@ -198,7 +204,18 @@ class ConsumePool:
     # -- the faces ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Make the subscription if there is none, then begin. Raises what `subscribe` raises."""
+        """Make the subscription if there is none, then begin.
+
+        Raises InvalidConfiguration for an order that cannot be pickled, and what `subscribe` raises.
+        """
+        try:
+            self._stored_order = await asyncio.to_thread(put, self._order)  # once: it may carry a model
+        except (TypeError, AttributeError, PicklingError) as error:  # what picklers raise
+            why = error.__cause__ or error
+            raise InvalidConfiguration(
+                f"{self._order.fn!r:.200} or another argument cannot be pickled for the workers: {str(why)[:300]}. "
+                "Make locks, files and connections in the function, or pass a class that makes them in its constructor"
+            ) from error
         # Now, so that messages published from here on are kept, and errors of the topic are the caller's.
         options: dict[str, Any] = {**self._order.consumer_options(self.name), "receiver_queue_size": 1}
         consumer = await shared_client(self._order.service_url).subscribe(**options)
@@ -261,6 +278,7 @@ class ConsumePool:
                 else:
                     await self._look()
                     await self._fit()
+                    await self._warn_of_waiting()
                 self._report()
                 if self._members or not self._stopping:
                     await self._sleep()
@@ -330,6 +348,27 @@ class ConsumePool:
         elif missing and time.monotonic() >= self._not_before and not self._endings:
             await asyncio.gather(*(self._start_one() for _ in range(missing)))
 
+    async def _warn_of_waiting(self) -> None:
+        """Say once of each member that has not begun for long what it asks Ray for, and what Ray has."""
+        now_s = time.monotonic()
+        late = [one for one in self._in_use() if not one.has_answered and now_s >= one.warn_at_s]
+        if not late:
+            return
+        for member in late:
+            member.warn_at_s = math.inf
+        wanted = asked_resources(self._ray_options)
+        everything, free = await asyncio.to_thread(known_resources)
+        logger.warning(
+            "%s: %d workers have not begun for %.0f s. Each asks Ray for %s. Ray has %s in all, and %s free. Ask for "
+            "less with num_cpus, num_gpus and resources, let others end, or add nodes",
+            self.name,
+            len(late),
+            BEGIN_WARNING_S,
+            _as_text(wanted, wanted),
+            _as_text(wanted, everything),
+            _as_text(wanted, free),
+        )
+
     def _in_use(self) -> list[_Member]:
         return [one for one in self._members if one.state in (MemberState.STARTING, MemberState.RUNNING)]
 
@@ -348,8 +387,6 @@ class ConsumePool:
 
         if not ray.is_initialized():
             raise ClusterError("this process has left Ray: call magnetar.connect(), then consume again")
-        if self._stored_order is None:
-            self._stored_order = put(self._order)  # once: it may carry a model
         deaths = dict(self._deaths)
         return start_actor(ConsumeWorker, {**self._ray_options, "name": name}, self._stored_order, name, deaths)
 
@@ -409,11 +446,12 @@ class ConsumePool:
             self._loss_backoff.reset()
         self._losses, self._done_at_loss = self._losses + 1, done
         cause = getattr(error, "cause", None) or error
-        logger.warning("%s has ended, and is replaced: %s: %s", member.name, type(cause).__name__, cause)
+        text = f"{type(cause).__name__}: {cause}"
+        logger.warning("%s has ended, and is replaced: %s", member.name, text)
+        self._gone = self._gone._replace(last_error=f"a worker has ended: {text}"[:ERROR_TEXT_MAX])
         self._not_before = time.monotonic() + self._loss_backoff.next_delay_s()
         policy = self._order.dead_letters
         if self._losses >= LOSSES_MAX + (0 if policy is None else policy.max_redeliver_count):
-            text = f"{type(cause).__name__}: {cause}"
             self._error = ConsumeFailed(
                 f"{self.name}: {self._losses} workers have ended in a row, and no message was handled meanwhile. The "
                 f"last one ended with {text[:1_000]}"
@@ -451,6 +489,11 @@ async def _answer_of(member: _Member) -> None:
         member.asked = None
     if member.state is not MemberState.ENDED:
         member.knows(figures)
+
+
+def _as_text(wanted: Mapping[str, float], amounts: Mapping[str, float]) -> str:
+    """The amounts of what is wanted."""
+    return ", ".join(f"{amounts.get(name, 0):g} {name}" for name in wanted) or "nothing"
 
 
 def _tell_to_stop(member: _Member) -> None:

@@ -10,7 +10,7 @@ import threading
 import urllib.request
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from ray.util import list_named_actors
 
 import magnetar
 from magnetar.cluster.ray_cluster import RayCluster
+from magnetar.tasks import consume_pool
 from support.servers.ray_nodes import wait_until
 
 pytestmark = pytest.mark.usefixtures("cluster")
@@ -502,9 +503,14 @@ def test_workers_end_with_their_driver_and_their_messages_come_again(
     ray.kill(kept)
 
 
-def test_workers_that_ray_has_no_room_for_wait_and_do_not_keep_a_stop_waiting(topic: str) -> None:
+def test_workers_that_ray_has_no_room_for_wait_and_do_not_keep_a_stop_waiting(
+    topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(consume_pool, "BEGIN_WARNING_S", 0.0)
     consuming = start(topic, print, resources={"a machine that is not there": 1})
     wait_until(lambda: consuming.stats().starting == 1, "Ray was asked for a worker", WAIT_S)
+    asked = "Each asks Ray for 1 a machine that is not there. Ray has 0 a machine that is not there in all"
+    wait_until(lambda: asked in caplog.text, "the log says what is missing", WAIT_S)
     assert (consuming.stats().workers, consuming.stats().replaced) == (0, 0)
     assert consuming.stop(timeout=WAIT_S)
 
@@ -520,12 +526,39 @@ def test_workers_that_never_begin_end_with_an_error_that_says_why(topic: str) ->
     consuming = start(topic, Broken)
     with pytest.raises(magnetar.ConsumeFailed, match="ZeroDivisionError: no such model"):
         consuming.wait(WAIT_S)
+    assert "a worker has ended: ZeroDivisionError: no such model" in consuming.stats().last_error
     with pytest.raises(magnetar.ConsumeFailed):
         consuming.stop()
 
 
 @ray.remote
 def task() -> None: ...
+
+
+def yields(message: magnetar.Message) -> Iterator[int]:
+    yield 1
+
+
+async def yields_in_a_coroutine(message: magnetar.Message) -> AsyncIterator[int]:
+    yield 1
+
+
+class Yields:
+    def __call__(self, message: magnetar.Message) -> Iterator[int]:
+        yield 1
+
+
+def _with_a_lock() -> Any:
+    lock = threading.Lock()
+    return lambda message: lock
+
+
+holds_a_lock = _with_a_lock()
+
+
+class Unpicklable(magnetar.MultiplierRedeliveryBackoff):
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot be pickled")
 
 
 @pytest.mark.parametrize(
@@ -543,6 +576,15 @@ def task() -> None: ...
         ({"fn_constructor_args": [1]}, "is no class"),
         ({"fn": task}, "below @ray.remote"),
         ({"fn": 3}, "cannot be called"),
+        ({"fn": yields}, "remove its yield"),
+        ({"fn": yields_in_a_coroutine}, "remove its yield"),
+        ({"fn": Yields}, "remove its yield"),
+        ({"fn": holds_a_lock}, "cannot be pickled for the workers: cannot pickle '_thread.lock' object"),
+        ({"fn": print, "backoff": Unpicklable()}, "cannot be pickled for the workers"),
+        ({"key_ordered": "yes"}, "key_ordered must be a bool"),
+        ({"resources": 3}, "resources must be a mapping"),
+        ({"consumer_options": [1]}, "consumer_options must be a mapping"),
+        ({"topic": None}, "topic must be a str"),
         ({"topic": "non-persistent://public/default/a"}, "name a persistent topic"),
     ],
 )
