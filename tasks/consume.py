@@ -179,8 +179,8 @@ def consume(
         dead_letter_topic: The dead letter topic; by default `<topic>-<subscription>-DLQ`.
         backoff: How long a message waits after an error. By default 1 s, twice as long each time, up to 60 s.
         receiver_queue_size: Number of messages that wait in a worker, for each partition one at least. By default
-            as many as it handles in 200 ms, up to 100, and at least a batch. Half as many were taken for its next
-            calls.
+            as many as it handles in 200 ms, up to 100, and at least a batch. Half as many, up to 50, were taken for
+            its next calls.
         initial_position: Where a new subscription starts.
         consumer_options: Other [options of a consumer](#options-of-a-consumer), such as `crypto_key_reader`.
         fn_constructor_args: Arguments for the class.

@@ -19,7 +19,7 @@ What becomes of the messages of a call:
 Invariants:
 
 - One call runs at a time. What waits behind it is bounded by the receiver queue, whose permits the broker counts. Half
-  as many were taken from it. `look_ahead` says how large the queue is, unless the caller does.
+  as many, up to `TAKEN_MAX`, were taken from it. `look_ahead` says how large the queue is, unless the caller does.
 - A message is acknowledged only behind a call that returned, or behind its copy in the dead letter topic.
 - The function does not run on the loop unless it is a coroutine function (`call_thread`). So the worker answers
   `figures` and `stop` while it runs, and its connection stays alive.
@@ -62,6 +62,8 @@ ERROR_TEXT_MAX = 500
 """Characters of an error in the figures."""
 FUNCTION_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
 """What a function may raise: also one that was a program once."""
+TAKEN_MAX = 50
+"""Messages that are taken from the receiver queue at once. Their values are decoded before the first call."""
 REASON = "DEAD_LETTER_REASON"
 """The property of a dead letter that says why it is one, where it is not an error of the function."""
 WORKER_DIED = "its worker died"
@@ -266,7 +268,7 @@ class ConsumeWorker:
             try:
                 if self._order.batch_size is None:
                     size = self._order.receiver_queue_size or self._look_ahead.size
-                    return [*await consumer.receive_many((size + 1) // 2)]
+                    return [*await consumer.receive_many(min((size + 1) // 2, TAKEN_MAX))]
                 if messages := await consumer.batch_receive():
                     return messages
             except MagnetarError as error:
