@@ -205,6 +205,13 @@ def own_node_id() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+def own_ray_address() -> str:
+    """Where the Ray of this process has its head, which all its processes say in the same way."""
+    import ray
+
+    return cast("str", ray.get_runtime_context().gcs_address)
+
+
 def was_restarted() -> bool:
     """Whether this process carries an actor that Ray has started again."""
     import ray

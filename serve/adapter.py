@@ -21,8 +21,10 @@ from ..client.aio.client import AsyncClient
 from ..protocol.errors import ConnectError, CoordinatorUnavailable, InvalidConfiguration, MagnetarError
 from ..runtime.backoff import LimitedBackoff
 from ..runtime.environment import Environment
+from ..runtime.ray_calls import own_ray_address
 from ..runtime.retry import limited, silently
 from .configuration import MagnetarAdapterConfig
+from .deaths import DeathCount
 from .outcomes import CountedStatuses
 from .queue_topics import QueueTopics
 from .records import FINAL, PENDING, REVOKED, Task, TaskStatus
@@ -170,10 +172,17 @@ class MagnetarTaskProcessorAdapter(TaskProcessorAdapter):
             self._failed_queue,
             self._unprocessable_queue,
         )
-        worker = TaskWorker(self._env, self._client, self._given, rules, self._statuses, self._sender, self._handlers)
+        deaths = DeathCount(self._env, self._cluster(), self._topics.queue, self._statuses)
+        worker = TaskWorker(
+            self._env, self._client, self._given, rules, self._statuses, deaths, self._sender, self._handlers
+        )
         await worker.start()
         self._reporting = asyncio.get_running_loop().create_task(self._statuses.report(self._topics.queue))
         return worker
+
+    def _cluster(self) -> str:
+        """Which cluster has the queue, as replicas on this node agree on."""
+        return self._given.service_url or own_ray_address()
 
     # -- on the loop -------------------------------------------------------------------------------------------------
 

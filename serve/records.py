@@ -3,6 +3,9 @@
 A task is one message of the queue's topic. Its statuses are messages of the topic `<queue>-status`, with the task's id
 as key. A task goes from PENDING to STARTED, and from there to SUCCESS, FAILURE or RETRY. RETRY leads to STARTED again.
 REVOKED is the status of a task that was cancelled before it began. SUCCESS, FAILURE and REVOKED are final.
+
+A death is a message of the same topic, with the properties `died` (the task's id), `note` (which replica's note told
+of it) and `alone`. Its key is of its own, so that compaction keeps it beside the task's status.
 """
 
 import json
@@ -19,6 +22,9 @@ SERIALIZER = "serializer"
 """The property of a message that says how its payload is written."""
 ATTEMPT = "attempt"
 """The property of a task's message that says which attempt it asks for, in decimal. Absent for the first one."""
+
+DIED, NOTE, ALONE = "died", "note", "alone"
+"""The properties of a death. `alone` is there if no other task ran in the replica."""
 
 
 class Task(NamedTuple):

@@ -19,7 +19,8 @@ from ..client.consuming.message import Message
 from ..client.core.message_id import MessageId
 from ..client.core.results import Result
 from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError, TopicNotFound
-from .records import FINAL, SERIALIZER, TaskStatus, dump, load_status
+from .known_deaths import Deaths, KnownDeaths
+from .records import ALONE, DIED, FINAL, NOTE, RETRY, SERIALIZER, TaskStatus, dump, load_status
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ class Statuses:
         self._topic = topic
         self._serializer = serializer
         self._known: OrderedDict[str, TaskStatus] = OrderedDict()
+        self._deaths = KnownDeaths()
         self._reader: AsyncReader | None = None
         self._producer: AsyncProducer | None = None
         self._producing = asyncio.Lock()
@@ -43,10 +45,21 @@ class Statuses:
 
     async def publish(self, task_id: str, status: TaskStatus) -> None:
         """Store a status. Raises TypeError for a result that cannot be written, and what `send` raises."""
-        payload = dump(self._serializer, status)
+        await self._send(dump(self._serializer, status), {}, task_id)
+
+    async def publish_death(self, task_id: str, note: str, at: float, *, alone: bool) -> None:
+        """Store that a task was running in a replica that died. Told twice by one note it counts once.
+
+        Raises what `send` raises.
+        """
+        payload = dump(self._serializer, TaskStatus(RETRY, at))
+        properties = {DIED: task_id, NOTE: note} | ({ALONE: "yes"} if alone else {})
+        await self._send(payload, properties, f"death {task_id} {note}")
+
+    async def _send(self, payload: bytes, properties: dict[str, str], key: str) -> None:
         producer = self._producer or await self._made_producer()
         try:
-            await producer.send(payload, properties={SERIALIZER: self._serializer}, partition_key=task_id)
+            await producer.send(payload, properties=properties | {SERIALIZER: self._serializer}, partition_key=key)
         except (AlreadyClosed, TopicNotFound):
             self._producer = None  # it has ended: the next call begins with a new one
             raise
@@ -81,6 +94,10 @@ class Statuses:
         await asyncio.shield(self._next_look)  # a caller that is cancelled does not end it for the others
         return self._known.get(task_id)
 
+    def deaths_of(self, task_id: str) -> Deaths:
+        """In how many replicas that died the task was running, as `current` saw it last."""
+        return self._deaths.of(task_id)
+
     async def _look(self) -> None:
         """Read up to the end. What was stored before this began is known when it returns."""
         async with self._looking:
@@ -102,9 +119,13 @@ class Statuses:
         return self._reader
 
     def _enter(self, message: Message) -> None:
+        properties = message.properties()
+        if DIED in properties:
+            self._deaths.enter(properties[DIED], properties.get(NOTE, ""), alone=ALONE in properties)
+            return
         task_id = message.partition_key()
         try:
-            status = load_status(self._serializer, message.properties(), message.data())
+            status = load_status(self._serializer, properties, message.data())
         except InvalidMessage as error:
             logger.warning("a status of task %s in %s is left out: %s", task_id, self._topic, error)
             return

@@ -11,6 +11,8 @@ What becomes of a message of the queue:
    after the back-off. Then the message is acknowledged.
 6. It raised the last time, or its result cannot be stored: the task goes to the queue of failed tasks, if there is
    one. FAILURE is stored with the text of the error, then the message is acknowledged.
+7. The replica died while the handler ran: `deaths` says how that is counted. The task runs alone from then on. When it
+   has killed its replica too often, it does not run, and ends as in 6.
 
 Invariants:
 
@@ -43,6 +45,8 @@ from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError, Mess
 from ..runtime.backoff import Backoff
 from ..runtime.environment import Environment
 from .configuration import MagnetarAdapterConfig
+from .deaths import DeathCount, ReplicaDied, allowed_deaths
+from .handler_gate import HandlerGate
 from .queue_topics import SUBSCRIPTION
 from .records import ATTEMPT, FAILURE, FINAL, RETRY, STARTED, SUCCESS, Task, TaskStatus, load_task
 from .sending import TaskSender
@@ -83,6 +87,7 @@ class TaskOutcome(NamedTuple):
     """Of the message."""
     result: object
     error: BaseException | None
+    may_retry: bool = True
 
 
 class TaskWorker:
@@ -95,6 +100,7 @@ class TaskWorker:
         config: MagnetarAdapterConfig,
         rules: QueueRules,
         statuses: Statuses,
+        deaths: DeathCount,
         sender: TaskSender,
         handlers: Mapping[str, TaskHandler],
     ) -> None:
@@ -103,12 +109,14 @@ class TaskWorker:
         self._config = config
         self._rules = rules
         self._statuses = statuses
+        self._deaths = deaths
         self._sender = sender
         self._handlers = handlers
         self._free = asyncio.Semaphore(rules.concurrency)
         """Handlers that may begin."""
         self._room = asyncio.Semaphore(2 * rules.concurrency)
         """Messages that may be taken: those whose handlers run, and those whose outcomes are being stored."""
+        self._gate = HandlerGate()
         self._threads = ThreadPoolExecutor(rules.concurrency, "magnetar-task")
         self._handler_loop = LoopThread("magnetar-task-loop")
         """Of handlers that are coroutines: one that blocks does not stop the client."""
@@ -121,6 +129,7 @@ class TaskWorker:
     async def start(self) -> None:
         """Subscribe, and take tasks from now on. Raises what `subscribe` raises."""
         await self._statuses.open()
+        await self._deaths.read_notes()
         await self._subscribe()
         self._receiving = asyncio.get_running_loop().create_task(self._receive(), name="receive tasks")
 
@@ -140,6 +149,7 @@ class TaskWorker:
         receiving = self._receiving
         if receiving is None:
             return True
+        self._deaths.withdraw()
         receiving.cancel()
         await asyncio.wait({receiving})
         left = set(self._running)
@@ -151,6 +161,7 @@ class TaskWorker:
         consumer, self._receiving, self._consumer = self._consumer, None, None
         if consumer is not None:
             await consumer.close()
+        self._deaths.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
         return not left
 
@@ -220,9 +231,14 @@ class TaskWorker:
         except (InvalidMessage, ValueError) as error:
             await self._unprocessable("unknown", str(message.message_id()), repr(message.data()[:1_000]), error)
             return None
-        status = await self._statuses.current(task.id)
-        if status is not None and (status.status in FINAL or status.attempt > attempt):
+        if await self._is_over(task.id, attempt):
             return None
+        deaths = self._statuses.deaths_of(task.id)
+        if deaths.total:
+            await self._deaths.read_notes()  # it may have died on this node since this replica started
+            if await self._is_over(task.id, attempt):
+                return None
+            deaths = self._statuses.deaths_of(task.id)
         handler = self._handlers.get(task.name)
         if handler is None:
             error = InvalidMessage(f"no handler of this application is called {task.name!r}")
@@ -230,32 +246,48 @@ class TaskWorker:
             await self._statuses.publish(task.id, TaskStatus(FAILURE, self._now(), str(error), attempt))
             return None
         key = message.partition_key() or None
-        tell = asyncio.get_running_loop().call_later(STARTED_AFTER_S, self._tell_started, task.id, attempt)
+        if deaths.alone > allowed_deaths(self._rules.max_retries):
+            died = ReplicaDied(f"{deaths.alone} replicas died, each while this task ran alone in it")
+            return TaskOutcome(task, attempt, key, None, died, may_retry=False)
+        waited = await self._gate.enter(alone=deaths.total > 0)
         try:
-            result, error = await self._run(handler, task)
+            if waited and await self._is_over(task.id, attempt):
+                return None
+            result, error = await self._run(handler, task, attempt)
         finally:
-            tell.cancel()
+            self._gate.leave()
         return TaskOutcome(task, attempt, key, result, error)
+
+    async def _is_over(self, task_id: str, attempt: int) -> bool:
+        """Whether this attempt of a task needs not run: it is done, it was cancelled, or a later one has begun."""
+        status = await self._statuses.current(task_id)
+        return status is not None and (status.status in FINAL or status.attempt > attempt)
 
     def _tell_started(self, task_id: str, attempt: int) -> None:
         self._statuses.tell(task_id, TaskStatus(STARTED, self._now(), None, attempt))
 
     async def _store(self, outcome: TaskOutcome) -> None:
         """What follows is stored when this returns."""
-        task, attempt, key, result, error = outcome
+        task, attempt, key, result, error, may_retry = outcome
         if error is not None:
-            await self._failed(task, attempt, key, error)
+            await self._failed(task, attempt, key, error, may_retry=may_retry)
             return
         try:
             await self._statuses.publish(task.id, TaskStatus(SUCCESS, self._now(), result, attempt))
         except (TypeError, MessageTooBig) as error:  # so would be the result of another attempt
             await self._failed(task, attempt, None, error, may_retry=False)
 
-    async def _run(self, handler: TaskHandler, task: Task) -> tuple[object, BaseException | None]:
+    async def _run(self, handler: TaskHandler, task: Task, attempt: int) -> tuple[object, BaseException | None]:
         """What the handler returned, and what it raised."""
-        if inspect.iscoroutinefunction(handler):
-            return await asyncio.wrap_future(self._handler_loop.submit(_awaited(handler, task)))
-        return await asyncio.get_running_loop().run_in_executor(self._threads, _called, handler, task)
+        tell = asyncio.get_running_loop().call_later(STARTED_AFTER_S, self._tell_started, task.id, attempt)
+        self._deaths.begin(task.id)
+        try:
+            if inspect.iscoroutinefunction(handler):
+                return await asyncio.wrap_future(self._handler_loop.submit(_awaited(handler, task)))
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _called, handler, task)
+        finally:
+            self._deaths.end(task.id)
+            tell.cancel()
 
     async def _failed(
         self, task: Task, attempt: int, key: str | None, error: BaseException, *, may_retry: bool = True

@@ -4,33 +4,24 @@ Brokers do not count deliveries that end with their consumer, and Pulsar's do no
 messages a worker was handling when its process died. The worker notes their places before it calls the function, and
 clears the note behind the call. When the process has ended by itself, a task of Ray takes the note on the same node.
 
-The file has a head (size of the body, and its CRC-32), and a body (JSON: a list of places). A head of zeros says that
-nothing is being handled. The page cache keeps what a killed process wrote. A node that is gone keeps no note. What
-cannot be read says nothing, so no message is ever blamed by mistake.
+`process_note` says how the file is written. A node that is gone keeps no note. What cannot be read says nothing, so no
+message is ever blamed by mistake.
 """
 
 import hashlib
-import json
 import logging
-import os
-import struct
 import tempfile
-import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 from ..client.consuming.message import Message
+from ..runtime.process_note import NOTE_SIZE_MAX_BYTES, ProcessNote, read_note_value
 
 logger = logging.getLogger(__name__)
 
 MessagePlace = tuple[int, int, int]
 """Ledger, entry and batch index of a message. Ledgers of all topics have numbers of their own."""
-
-_HEAD = struct.Struct(">II")
-NOTE_SIZE_MAX_BYTES = 4 << 20
-"""More than the places of 50,000 messages."""
 
 
 def place_of(message: Message) -> MessagePlace:
@@ -46,41 +37,19 @@ class HandlingNote:
         """`worker` is its name, which no other worker has."""
         name = hashlib.sha256(worker.encode()).hexdigest()[:32]
         self.path = Path(tempfile.gettempdir()) / f"magnetar-consume-{name}"
-        self._file: int | None = None
-        try:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            self._gone(error)
+        self._note = ProcessNote(self.path, "messages that kill this worker cannot be counted")
 
     def begin(self, messages: Sequence[Message]) -> None:
         """The function is about to be called with these."""
-        if self._file is None:
-            return
-        body = json.dumps([place_of(one) for one in messages]).encode()
-        try:
-            os.pwrite(self._file, _HEAD.pack(len(body), zlib.crc32(body)) + body, 0)
-        except OSError as error:
-            self._gone(error)
+        self._note.write([place_of(one) for one in messages])
 
     def end(self) -> None:
         """The call is over."""
-        if self._file is not None:
-            try:
-                os.pwrite(self._file, _HEAD.pack(0, 0), 0)
-            except OSError as error:
-                self._gone(error)
+        self._note.clear()
 
     def close(self) -> None:
         """Remove the note."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-            self.path.unlink(missing_ok=True)
-
-    def _gone(self, error: OSError) -> None:
-        logger.warning("messages that kill this worker cannot be counted: %s", error)
-        with suppress(OSError):
-            self.close()
+        self._note.close()
 
 
 def take_note(path: str) -> list[MessagePlace]:
@@ -97,13 +66,7 @@ def take_note(path: str) -> list[MessagePlace]:
 
 def read_note(content: bytes) -> list[MessagePlace]:
     """The places in a note; none if it is not whole."""
-    if len(content) < _HEAD.size:
-        return []
-    size, checksum = _HEAD.unpack_from(content)
-    body = content[_HEAD.size : _HEAD.size + size]
-    if not size or len(body) != size or zlib.crc32(body) != checksum:
-        return []
-    places: object = json.loads(body)
+    places = read_note_value(content)
     if not (isinstance(places, list) and all(map(_is_place, cast("list[object]", places)))):
         return []
     return [cast("MessagePlace", tuple(one)) for one in cast("list[list[int]]", places)]

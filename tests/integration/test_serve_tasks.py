@@ -88,6 +88,12 @@ def deploy(config: TaskProcessorConfig, directory: Path, **options: Any) -> Any:
             with (directory / f"note-{name}").open("a") as file:
                 file.write(f"{os.getpid()}\n")
 
+        @task_handler(name="begin")
+        def begin(self, name: str, pause_s: float) -> None:
+            with (directory / f"begun-{name}").open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            time.sleep(pause_s)
+
         @task_handler(name="leave")
         def leave(self) -> None:
             sys.exit("no way on")
@@ -115,6 +121,15 @@ def deploy(config: TaskProcessorConfig, directory: Path, **options: Any) -> Any:
         @task_handler(name="complain")
         def complain(self, text: str) -> None:
             raise ValueError(text * 20)
+
+        @task_handler(name="die")
+        def die(self, how: str, name: str) -> None:
+            with (directory / f"note-{name}").open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            if how == "exit":
+                os._exit(3)
+            os.kill(os.getpid(), getattr(signal, how))  # of a segmentation fault, or as the kernel does without memory
+            time.sleep(60)
 
         @task_handler(name="turn")
         def turn(self, key: str, number: int) -> None:
@@ -299,6 +314,56 @@ def test_no_task_is_lost_when_replicas_are_killed_and_none_runs_again_that_was_d
         assert all((tmp_path / f"note-{number}").read_text() == text for number, text in before.items())
     assert {final(adapter, task, 120).status for task in tasks} == {"SUCCESS"}
     assert len(notes(tmp_path)) == 200
+
+
+@pytest.mark.promise("31.24")
+@pytest.mark.parametrize(("how", "replicas"), [("exit", 1), ("SIGSEGV", 2), ("SIGKILL", 3)])
+def test_a_task_that_kills_its_replica_fails_and_all_others_succeed(tmp_path: Path, how: str, replicas: int) -> None:
+    config = config_of(max_retries=1, failed_task_queue_name=f"failed-{next(_numbers)}")
+    adapter = deploy(config, tmp_path, num_replicas=replicas)
+    tasks = [adapter.enqueue_task_sync("note", [str(number), 0.02]) for number in range(25)]
+    poison = adapter.enqueue_task_sync("die", [how, "poison"])
+    tasks += [adapter.enqueue_task_sync("note", [str(number), 0.02]) for number in range(25, 50)]
+    began = time.monotonic()
+    failed = final(adapter, poison, 180)
+    count = len((tmp_path / "note-poison").read_text().split())
+    print(f"failed after {count} runs, {time.monotonic() - began:.1f} s: {failed.result}")
+    assert failed.status == "FAILURE" and "replicas died, each while this task ran alone in it" in failed.result
+    # Twice alone. Before that it was among others in each replica at most, and others may run it before a note is read.
+    assert 2 <= count <= 2 + 2 * replicas
+    assert {final(adapter, task, 120).status for task in tasks} == {"SUCCESS"}
+    assert taken(config.failed_task_queue_name).args[:3] == [
+        failed.id,
+        failed.result.partition(": ")[2],
+        str([how, "poison"]),
+    ]
+    wait_until(lambda: adapter.get_metrics_sync()["backlog"] == 0, "all tasks are acknowledged")
+    healthy = lambda: serve.status().applications[config.queue_name].status == "RUNNING"  # noqa: E731
+    wait_until(healthy, "the application is healthy again", 60)
+    assert final(adapter, adapter.enqueue_task_sync("add", [1])).result == 1
+    assert len((tmp_path / "note-poison").read_text().split()) == count
+
+
+def test_tasks_that_ran_in_a_killed_replica_are_not_to_blame_even_without_retries(tmp_path: Path) -> None:
+    adapter = deploy(config_of(max_retries=0), tmp_path)
+    tasks = [adapter.enqueue_task_sync("begin", [str(number), 2.0]) for number in range(2)]
+    for times in (1, 2):
+        begun = lambda times=times: all(len(runs(tmp_path, number)) == times for number in range(2))  # noqa: E731
+        if times == 1:
+            wait_until(begun, "both tasks run")
+        else:  # one after the other
+            wait_until(lambda: any(len(runs(tmp_path, number)) == 2 for number in range(2)), "one task runs again", 60)
+            assert not begun()
+        for process in {run for number in range(2) for run in runs(tmp_path, number)}:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    assert {final(adapter, task, 120).status for task in tasks} == {"SUCCESS"}
+
+
+def runs(directory: Path, number: int) -> list[int]:
+    """The processes that began a task."""
+    file = directory / f"begun-{number}"
+    return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
 def notes(directory: Path) -> list[Path]:
