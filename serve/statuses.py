@@ -40,8 +40,8 @@ class Statuses:
         self._producer: AsyncProducer | None = None
         self._producing = asyncio.Lock()
         self._looking = asyncio.Lock()
-        self._next_look: asyncio.Task[None] | None = None
-        """A look that has not begun. All calls until it begins share it."""
+        self._next_look: asyncio.Future[bool] | None = None
+        """A look that has not begun. All calls until it begins share it. Its result says whether it was finished."""
 
     async def publish(self, task_id: str, status: TaskStatus) -> None:
         """Store a status. Raises TypeError for a result that cannot be written, and what `send` raises."""
@@ -89,9 +89,10 @@ class Statuses:
 
     async def current(self, task_id: str) -> TaskStatus | None:
         """What is stored at this moment. Raises what kept the reader from being asked."""
-        if self._next_look is None:
-            self._next_look = asyncio.get_running_loop().create_task(self._look(), name="look at statuses")
-        await asyncio.shield(self._next_look)  # a caller that is cancelled does not end it for the others
+        while (shared := self._next_look) is not None:
+            if await asyncio.shield(shared):  # a caller that is cancelled does not end it for the others
+                return self._known.get(task_id)
+        await self._look()
         return self._known.get(task_id)
 
     def deaths_of(self, task_id: str) -> Deaths:
@@ -99,17 +100,38 @@ class Statuses:
         return self._deaths.of(task_id)
 
     async def _look(self) -> None:
+        """Look, also for those who call until this begins.
+
+        The first caller looks itself: a task for it would begin a turn of the loop later, and end one later.
+        """
+        coming = self._next_look = asyncio.get_running_loop().create_future()
+        try:
+            async with self._looking:
+                self._next_look = None
+                await self._read_up()
+        except asyncio.CancelledError:
+            coming.set_result(False)
+            raise
+        except BaseException as error:
+            coming.set_exception(error)
+            coming.exception()  # this caller raises it, and perhaps nobody else waits
+            raise
+        else:
+            coming.set_result(True)
+        finally:
+            if self._next_look is coming:
+                self._next_look = None
+
+    async def _read_up(self) -> None:
         """Read up to the end. What was stored before this began is known when it returns."""
-        async with self._looking:
-            self._next_look = None
-            reader = await self._opened()
-            try:
-                while await reader.has_message_available():
-                    self._enter(await reader.read_next())
-            except MagnetarError:
-                if not reader.is_open():
-                    self._reader = None  # the next call begins with a new one
-                raise
+        reader = await self._opened()
+        try:
+            while await reader.has_message_available():
+                self._enter(await reader.read_next())
+        except MagnetarError:
+            if not reader.is_open():
+                self._reader = None  # the next call begins with a new one
+            raise
 
     async def _opened(self) -> AsyncReader:
         if self._reader is None:

@@ -131,7 +131,7 @@ class TaskWorker:
         await self._statuses.open()
         await self._deaths.read_notes()
         await self._subscribe()
-        self._receiving = asyncio.get_running_loop().create_task(self._receive(), name="receive tasks")
+        self._receive_next()
 
     async def _subscribe(self) -> AsyncConsumer:
         self._consumer = await self._client.subscribe(
@@ -167,18 +167,27 @@ class TaskWorker:
 
     # -- one message -------------------------------------------------------------------------------------------------
 
+    def _receive_next(self) -> None:
+        self._receiving = asyncio.get_running_loop().create_task(self._receive(), name="receive and handle a task")
+
     async def _receive(self) -> None:
-        while True:
-            await self._room.acquire()
-            await self._free.acquire()
-            consumer, message = await self._next()
-            key = message.partition_key() if self._config.key_ordered else ""
-            before = self._last_of.get(key) if key else None
-            task = asyncio.get_running_loop().create_task(self._handle(consumer, message, before), name="handle a task")
-            self._running.add(task)
-            if key:
-                self._last_of[key] = task
-            task.add_done_callback(partial(self._ended, key))
+        """Receive a message, let another task of the loop receive the next one, and handle it.
+
+        What received the message goes on with it in the same turn of the loop, because the message waits.
+        """
+        await self._room.acquire()
+        await self._free.acquire()
+        consumer, message = await self._next()
+        own = self._receiving
+        assert own is not None
+        self._receive_next()
+        key = message.partition_key() if self._config.key_ordered else ""
+        before = self._last_of.get(key) if key else None
+        self._running.add(own)
+        if key:
+            self._last_of[key] = own
+        own.add_done_callback(partial(self._ended, key))
+        await self._handle(consumer, message, before)
 
     async def _next(self) -> tuple[AsyncConsumer, Message]:
         """The next message, and whose it is. Subscribes again where the subscription has ended."""

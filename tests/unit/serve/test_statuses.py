@@ -1,0 +1,125 @@
+"""Who asks for statuses at the same time shares one look, and none is older than the question."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from magnetar.protocol.errors import ConnectError
+from magnetar.serve.records import SUCCESS, TaskStatus, dump
+from magnetar.serve.statuses import Statuses
+
+
+class StoredStatus:
+    """A message of the topic."""
+
+    def __init__(self, task_id: str) -> None:
+        self._task_id = task_id
+
+    def partition_key(self) -> str:
+        return self._task_id
+
+    def properties(self) -> dict[str, str]:
+        return {"serializer": "json"}
+
+    def data(self) -> bytes:
+        return dump("json", TaskStatus(SUCCESS, 1.0))
+
+
+class SlowReader:
+    """A reader whose broker answers when the test says so, with what was stored when it was asked."""
+
+    def __init__(self) -> None:
+        self.stored: list[StoredStatus] = []
+        self.questions: list[asyncio.Future[None]] = []
+        self._read = 0
+
+    async def has_message_available(self) -> bool:
+        if self._read == len(self.stored):
+            end = len(self.stored)
+            self.questions.append(asyncio.get_running_loop().create_future())
+            await self.questions[-1]
+            return self._read < end
+        return True
+
+    async def read_next(self) -> StoredStatus:
+        self._read += 1
+        return self.stored[self._read - 1]
+
+    def is_open(self) -> bool:
+        return True
+
+    async def create_reader(self, *_: object, **options: object) -> "SlowReader":
+        return self
+
+
+async def settled() -> None:
+    """All tasks have gone as far as they can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def asked(statuses: Statuses, task_id: str) -> "asyncio.Task[TaskStatus | None]":
+    return asyncio.create_task(statuses.current(task_id))
+
+
+@pytest.fixture
+def reader() -> Any:
+    return SlowReader()
+
+
+@pytest.fixture
+def statuses(reader: Any) -> Statuses:
+    return Statuses(reader, "queue-status", "json")
+
+
+async def test_a_question_does_not_share_a_look_that_has_begun(statuses: Statuses, reader: Any) -> None:
+    first = asked(statuses, "a")
+    await settled()
+    reader.stored.append(StoredStatus("a"))
+    others = [asked(statuses, "a") for _ in range(3)]
+    await settled()
+    assert len(reader.questions) == 1
+    reader.questions[0].set_result(None)
+    await settled()
+    assert first.done() and first.result() is None
+    assert len(reader.questions) == 2  # one for all of the others
+    reader.questions[1].set_result(None)
+    await settled()
+    found = [one.result() for one in others]
+    assert found == [TaskStatus(SUCCESS, 1.0)] * 3 and len(reader.questions) == 2
+
+
+async def test_a_question_that_is_given_up_does_not_end_the_others(statuses: Statuses, reader: Any) -> None:
+    running = asked(statuses, "a")
+    await settled()
+    leading, following, given_up = (asked(statuses, "a") for _ in range(3))
+    await settled()
+    leading.cancel()
+    given_up.cancel()
+    await settled()
+    assert leading.cancelled() and given_up.cancelled() and not following.done()
+    reader.questions[0].set_result(None)
+    await settled()
+    assert running.done() and len(reader.questions) == 2
+    reader.questions[1].set_result(None)
+    await settled()
+    assert following.done() and following.result() is None
+
+
+async def test_a_look_that_fails_fails_for_all_who_share_it_and_the_next_begins(
+    statuses: Statuses, reader: Any
+) -> None:
+    running = asked(statuses, "a")
+    await settled()
+    sharing = [asked(statuses, "a") for _ in range(2)]
+    await settled()
+    reader.questions[0].set_result(None)
+    await settled()
+    reader.questions[1].set_exception(ConnectError("no broker"))
+    await settled()
+    assert running.done() and [type(one.exception()) for one in sharing] == [ConnectError, ConnectError]
+    last = asked(statuses, "a")
+    await settled()
+    reader.questions[2].set_result(None)
+    assert await last is None
