@@ -107,7 +107,7 @@ def main() -> int:
         "lagging spark spark-large spark-typed spark-write data follow "
         "delayed non-persistent topics failover keeping forwarding held lifecycle repair"
     )
-    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"only these: {names}")
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=names.split(), help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")
     options = parser.parse_args()
     os.environ.pop("RAY_ADDRESS", None)
