@@ -163,7 +163,7 @@ class MemberLists:
         self._members.policies_changed(epoch=self._epoch, changes=[change])
 
     def partitions_changed(self, topic: str, partitions: int) -> None:
-        """A topic has so many partitions now, or (−1) is gone. Nobody is told of new topics."""
+        """A topic has so many partitions now, or (−1) is gone, or about to be. Nobody is told of new topics."""
         self._members.partitions_changed(epoch=self._epoch, topic=topic, partitions=partitions)
 
     def _notify(self, method: str, **arguments: object) -> None:

@@ -155,6 +155,7 @@ class Office:
         self.placement = SlotPlacement(env, store, self.membership, slots, self._slots_changed, contents.is_empty)
         self.registry.topic_epoch = self._topic_epoch
         self.registry.on_changed.append(self._topic_changed)
+        self.registry.on_deletion = self._deletion_begins
         self.broker_calls = MemberCalls(env, self.identity, keys, self.lists.find_broker, BrokerContract)
         self.rebalancer = Rebalancer(
             self.membership, self.placement, contents, self.broker_calls, settings.rebalance_delay_s
@@ -300,6 +301,10 @@ class Office:
     def _slots_changed(self, number: int, rows: SlotRows) -> None:
         if self.active:
             self.lists.slots_changed(number, rows)
+
+    def _deletion_begins(self, topic: TopicName) -> None:
+        if self.active:
+            self.lists.partitions_changed(topic.full, -1)
 
     def _topic_changed(self, topic: TopicName, before: int | None, now: int | None) -> None:
         self.contents.change(topic.full, before, now)

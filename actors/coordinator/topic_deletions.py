@@ -11,7 +11,8 @@ States of one topic, and what is stored in each:
 
 - existing → asked: a caller requested it, in this coordinator's memory. From here on nobody gets a grant for the topic,
   and it is neither looked up, nor created, nor grown. Callers get ServiceUnitNotReady, as for Pulsar's fenced topics,
-  and try again.
+  and try again. Brokers forget that it exists, before they are asked to close it. So a client that is sent away, and
+  wants no topic created, does not hear that this one exists, and does not have it created when it is gone.
 - asked → existing: not forced, and an owner still has clients (NotAllowedError), or does not answer, or has just gone.
   Owners that had closed their partitions already are given new grants. For an inactive topic each owner looks again
   whether that holds, in the step in which it closes its partition. Of a partition that is not loaded that is known only
@@ -175,7 +176,7 @@ class TopicDeletions(TopicDeletionContract):
     def _begin(self, name: TopicName) -> _Deletion:
         deletion = _Deletion(name, asyncio.get_running_loop().create_future())
         self._under_way[name.full] = deletion
-        self._registry.deleting[name.full] = None
+        self._registry.begin_deletion(name)
         return deletion
 
     def _end(self, deletion: _Deletion, error: MagnetarError | None = None) -> None:

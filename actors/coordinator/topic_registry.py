@@ -119,6 +119,8 @@ class TopicRegistry(TopicContract):
         does not exist)."""
         self.on_growing: Callable[[TopicName], None] = lambda topic: None
         """Told of each topic whose record says that it grows, as soon as that is known."""
+        self.on_deletion: Callable[[TopicName], None] = lambda topic: None
+        """Told of each topic whose deletion begins, or is gone on with, before anybody is asked to close it."""
         self._partitions: dict[str, int] = {}
         self._growing: dict[str, int] = {}
         """How many partitions topics get that grow now."""
@@ -330,6 +332,11 @@ class TopicRegistry(TopicContract):
             changed = change(value.get("properties", {}))
             if changed != value.get("properties", {}):
                 await self._write(topic, {**value, "properties": changed}, version)
+
+    def begin_deletion(self, topic: TopicName) -> None:
+        """The topic is about to be deleted: it is neither looked up, nor created, nor grown."""
+        self.deleting[topic.full] = None
+        self.on_deletion(topic)
 
     async def mark_deleting(self, topic: TopicName) -> None:
         """Write into the record that the topic is being deleted. No error when it says so, or is not there.

@@ -588,7 +588,7 @@ class MemberContract(Contract):
 
     @method(COORDINATOR)
     def partitions_changed(self, *, epoch: int, topic: str, partitions: int, caller: RpcConnection = CALLER) -> None:
-        """A topic has more partitions, or (−1) is gone."""
+        """A topic has more partitions, or (−1) is gone, or about to be deleted."""
         ...
 
     @method(COORDINATOR)

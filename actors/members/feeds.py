@@ -75,7 +75,7 @@ class KnownTopics:
             self._partitions.popitem(last=False)
 
     def changed(self, topic: str, partitions: int) -> None:
-        """The topic has so many partitions now, or (−1) is gone."""
+        """The topic has so many partitions now, or (−1) is gone, or about to be deleted."""
         if partitions < 0:
             self._partitions.pop(topic, None)
         elif topic in self._partitions:

@@ -136,6 +136,24 @@ async def test_a_topic_under_deletion_is_not_loaded_looked_up_or_created() -> No
         await one.load(first)
 
 
+async def test_brokers_forget_that_a_topic_exists_when_its_deletion_begins() -> None:
+    """Else a client that is sent away hears that it exists, and its PRODUCER creates it when it is gone."""
+    async with coordination() as cluster:
+        one, two = await cluster.broker(1), await cluster.broker(2)
+        await create(cluster, "t")
+        await eventually(lambda: one.owned() or two.owned())
+        owner = one if one.owned() else two
+        await owner.load(TOPIC)
+        owner.rpc.delete_gate = asyncio.Event()
+        for member in (one, two):
+            member.client.known_topics.know(TOPIC, 0)
+        deletion = asyncio.create_task(one.client.call("delete_topic", topic=TOPIC))
+        await eventually(lambda: owner.rpc.deleted)
+        await eventually(lambda: all(member.client.known_topics.get(TOPIC) is None for member in (one, two)))
+        owner.rpc.delete_gate.set()
+        await deletion
+
+
 async def test_who_asks_for_a_topic_while_it_is_deleted_does_not_bring_it_back() -> None:
     async with coordination() as cluster:
         one = await cluster.broker(1)
