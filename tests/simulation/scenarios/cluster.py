@@ -396,6 +396,8 @@ async def come_back(workloads: Sequence[Workload]) -> None:
 
     An operator may have ordered so many drains that nothing can be published until there are more bookies.
     """
+    for workload in workloads:
+        workload.healed()
     for workload in sorted(workloads, key=lambda one: not one.revived_first):
         await workload.run(workload.revived, workload.revived_limit_s)
 

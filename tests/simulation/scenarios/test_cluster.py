@@ -24,6 +24,9 @@ class Client:
         async with asyncio.timeout(limit_s):
             await step()
 
+    def healed(self) -> None:
+        """It has made no faults."""
+
     async def revived(self) -> None:
         if self.revived_first:
             self._ready.set()

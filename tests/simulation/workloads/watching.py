@@ -80,13 +80,18 @@ class Watching(Workload):
             await asyncio.sleep(self.random.random() * self._pause_max_s)
 
     async def _create(self, topic: str) -> None:
-        if self._troubled:
+        is_troubled = self._troubled
+        if is_troubled:
             self.cluster.set_metadata_trouble(TROUBLE)
         try:
             await self._admin.call("create_topic", topic=topic, partitions=self.random.choice((0, 1, 2)))
         finally:
-            if self._troubled:
+            if is_troubled:
                 self.cluster.set_metadata_trouble(0.0)
+
+    def healed(self) -> None:
+        """Else nothing would start again in time that needs the database often."""
+        self._troubled = False
 
     def _agrees(self) -> bool:
         """Whether the list is that of the coordinator, and a broker tells what changes."""

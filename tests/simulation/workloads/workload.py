@@ -91,6 +91,9 @@ class Workload:
         """Whether it was revived, and so does its setup and its start by itself."""
         return self._reviving is not None
 
+    def healed(self) -> None:
+        """The faults are over: it makes none itself from now on."""
+
     async def revived(self) -> None:
         """Wait until it is as far as before."""
         if self._reviving is not None:
