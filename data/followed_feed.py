@@ -1,8 +1,8 @@
 """The subscription behind one reader of a followed topic: where it begins, its batches, and what is acknowledged.
 
-States: NEW → OPENING (it subscribes, and moves the subscription where the application wants to begin) → OPEN → CLOSED.
-An `open` that failed is not tried again. The process may be killed in any of them. The broker sees that its connection
-is gone, and gives what is not acknowledged to the next one that subscribes.
+States: NEW → OPENING (it subscribes, and moves the subscription where the application wants to begin) → OPEN. The
+client ends it. An `open` that failed is not tried again. The process may be killed in any state. The broker sees that
+its connection is gone, and gives what is not acknowledged to the next one that subscribes.
 
 Invariants: what `EntryBatches` keeps. Only what the application names is acknowledged.
 """
@@ -34,8 +34,7 @@ class FollowedFeed:
         self._client = client
         self._name = name
         self._order = order
-        self._feed: EntryFeed | None = None
-        self._batches: EntryBatches | None = None
+        self._opened: tuple[EntryFeed, EntryBatches] | None = None
 
     async def open(self) -> dict[str, RowPlace]:
         """Subscribe. Returns for each partition the place behind which its rows begin.
@@ -52,9 +51,9 @@ class FollowedFeed:
                 if _may_have_begun(marks[name], place):
                     await self._move_back(feed, name, place, marks[name])
             await mover.close()
-        self._feed = feed = entry_feed(await self._subscribe(self._name, order.receiver_queue_size))
+        feed = entry_feed(await self._subscribe(self._name, order.receiver_queue_size))
         marks = await feed.marks()
-        self._batches = EntryBatches(self._env, feed, order)
+        self._opened = feed, EntryBatches(self._env, feed, order)
         return {name: order.behind.get(name) or RowPlace(*marks[name]) for name in order.topics}
 
     async def next(self) -> tuple[pa.Table, Marks]:
@@ -62,18 +61,19 @@ class FollowedFeed:
 
         Raises why the reader has failed, also the next time.
         """
-        assert self._batches is not None
-        return await self._batches.next()
+        assert self._opened is not None
+        return await self._opened[1].next()
 
     def acknowledge(self, marks: Marks) -> None:
         """The application has finished everything up to these places. Before `open` has returned, nothing happens.
 
         Not beyond a chunk that is missing here: what acknowledges its message later is the row of that.
         """
-        if self._feed is None or self._batches is None:
+        if self._opened is None:
             return
-        found = {name: self._batches.acknowledged_by(name, place) for name, place in marks.items()}
-        self._feed.acknowledge(
+        feed, batches = self._opened
+        found = {name: batches.acknowledged_by(name, place) for name, place in marks.items()}
+        feed.acknowledge(
             {name: _message_id(name, place) for name, place in found.items() if _can_be_acknowledged(place)}
         )
 

@@ -10,13 +10,7 @@ from dataclasses import replace
 
 import pyarrow.compute as pc
 
-from ..bulk.access import (
-    access_over_http,
-    admin_through_ray,
-    check_urls,
-    cluster_access,
-    locate_over_http,
-)
+from ..bulk.access import check_urls, find_cluster
 from ..bulk.decryption import read_keys
 from ..bulk.planned_read import loop_of_reads
 from ..bulk.planner import PLAN_TIMEOUT_S, Planner
@@ -241,12 +235,11 @@ def _shape(names: Sequence[str], columns: Sequence[str] | None, schema: object, 
         )
 
     async def asked() -> RowShape:
-        url = await admin_through_ray() if admin_url is None else admin_url
-        access = await (cluster_access() if admin_url is None else access_over_http(url))
+        access, locate = await find_cluster(admin_url)
         async with AsyncExitStack() as ending:
             env = Environment.real(threads_max=1)
             ending.callback(env.close)
-            planner = Planner(env, access, names[0], timeout_s=PLAN_TIMEOUT_S, locate=locate_over_http(url))
+            planner = Planner(env, access, names[0], timeout_s=PLAN_TIMEOUT_S, locate=locate)
             await ending.enter_async_context(planner)
             return await planner.shape(columns, choice)
 

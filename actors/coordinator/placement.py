@@ -336,7 +336,7 @@ class SlotPlacement:
         self._wishes.moves.update(moves)
         self._want((), moves)
 
-    def exceptions_of(self, topics: Iterable[str]) -> list[str]:
+    def exceptions_among(self, topics: Iterable[str]) -> list[str]:
         """Those of the topics that are exceptions."""
         return [topic for topic in topics if self.table.exception(TopicName.parse(topic)) is not None]
 
@@ -348,12 +348,12 @@ class SlotPlacement:
         """
         for topic in topics:
             self._wishes.moves.pop(topic, None)
-        found = self.exceptions_of(topics)
+        found = self.exceptions_among(topics)
         self._wishes.ended.update(dict.fromkeys(found))
         self._want((), found)
         if found or self._pages.doubtful:
             await self.settle()
-        if self.exceptions_of(topics) or self._pages.doubtful:
+        if self.exceptions_among(topics) or self._pages.doubtful:
             raise ServiceUnitNotReady("the topics are still owned apart from their slots: try again")
 
     def holds(self, topic: TopicName) -> bool:

@@ -312,7 +312,7 @@ class TopicDeletions(TopicDeletionContract):
         await self._registry.mark_deleting(name)
         members = self._registry.stored_members(name)  # it may have grown until the mark
         await self._remove_data(deletion, members)
-        for topic in self._placement.exceptions_of(members):
+        for topic in self._placement.exceptions_among(members):
             deletion.done.pop(topic, None)
         await self._placement.end_exceptions(members)
         await self._remove_data(deletion, members)  # of those that were exceptions: their slots' owners close them

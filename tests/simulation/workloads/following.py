@@ -314,13 +314,8 @@ class Following(Workload):
                     raise
                 self._kill_reader()
                 await asyncio.sleep(0.2)
-        self._finish_again(progress)
+        self._finish(progress.finished_of(frozenset(self._partitions)))
         return order
-
-    def _finish_again(self, progress: FollowProgress) -> None:
-        assert self._reader is not None
-        finished = progress.finished_of(frozenset(self._partitions))
-        self._reader.process.spawn(_do(partial(self._reader.feed.acknowledge, finished)), "acknowledge again")
 
     async def _next(self) -> tuple[Marks, list[tuple[str, Row]]]:
         assert self._reader is not None
@@ -334,12 +329,8 @@ class Following(Workload):
         if not process.alive:
             call.close()
             raise ReaderLost
-        task = process.spawn(call, name)
-        while not task.done():  # what a killed process has begun never is
-            if not process.alive:
-                raise ReaderLost
-            await asyncio.wait([task], timeout=LOOK_S)
-        if task.cancelled() or not process.alive:
+        task = await self.ended(process, call, name)
+        if task is None or task.cancelled() or not process.alive:
             raise ReaderLost
         return task.result()
 

@@ -103,6 +103,15 @@ class Workload:
         await self.setup()
         await self.start()
 
+    async def ended(self, process: Process, call: Coroutine[Any, Any, Any], name: str) -> "asyncio.Task[Any] | None":
+        """The task of a call in another process, when it is over. None when the process ends before it."""
+        task = process.spawn(call, name)
+        while not task.done():  # what a killed process has begun never is
+            if not process.alive:
+                return None
+            await asyncio.sleep(0.02)
+        return task
+
     # -- operators ---------------------------------------------------------------------------------------------------
 
     async def ask(self, node: Node, order: Coroutine[Any, Any, Any], name: str) -> tuple[bool, Any]:
@@ -110,13 +119,10 @@ class Workload:
 
         An error that is none of ours is raised.
         """
-        process = node.process
-        assert process is not None
-        task = process.spawn(order, name)
-        while not task.done():  # what a killed process has begun never is
-            if not process.alive:
-                return False, None
-            await asyncio.sleep(0.02)
+        assert node.process is not None
+        task = await self.ended(node.process, order, name)
+        if task is None:
+            return False, None
         error = None if task.cancelled() else task.exception()
         if error is None:
             return not task.cancelled(), None if task.cancelled() else task.result()
