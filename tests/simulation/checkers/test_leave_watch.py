@@ -119,6 +119,18 @@ def test_what_hit_another_connection_or_was_over_before_is_no_excuse(scene: Scen
     assert len(scene.end()) == 1, "the broker heard nothing for two intervals, so that the cut is its excuse"
 
 
+def test_packets_of_a_slower_time_before_count_while_they_may_come(scene: Scene) -> None:
+    scene.network.slow_down("broker-1", 1.5)
+    scene.network.slow_down("broker-1", 0.02)
+    scene.network.speed_up("broker-1")
+    scene.wait(1.0)
+    scene.watch._asked_at[scene.connection.liveness] = scene.loop.now
+    assert scene.leave(SILENT) == [] and scene.end() == []
+    scene.wait(2 * 1.5)
+    scene.watch._asked_at[scene.connection.liveness] = scene.loop.now
+    assert len(scene.leave(SILENT)) == 1
+
+
 def test_a_broker_is_left_when_its_topic_has_moved_and_not_before(scene: Scene) -> None:
     assert len(scene.leave(MOVED, TOPIC)) == 1
     scene.owns("broker-2")

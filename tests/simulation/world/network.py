@@ -136,9 +136,12 @@ class Network:
                 end.hold_until(self._loop.now + seconds)
 
     def slow_down(self, host: str, seconds: float) -> None:
-        """A host's packets take up to so much longer, until `speed_up`."""
-        if host not in self.slow_s:
+        """A host's packets take up to so much longer, until `speed_up`. It replaces what was said before."""
+        before_s = self.slow_s.get(host)
+        if before_s is None:
             self.disturbances.begin(host)
+        else:
+            self.disturbances.until(host, self._loop.now + 2 * before_s + SETTLING_S)
         self.slow_s[host] = seconds
 
     def speed_up(self, host: str) -> None:
