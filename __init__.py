@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from .client.blocking.reader import Reader as Reader
     from .client.blocking.table_view import TableView as TableView
     from .client.consuming.message import Message as Message
+    from .client.core.authentication import Authentication as Authentication
+    from .client.core.authentication import AuthenticationBasic as AuthenticationBasic
+    from .client.core.authentication import AuthenticationTLS as AuthenticationTLS
+    from .client.core.authentication import AuthenticationToken as AuthenticationToken
     from .client.core.configuration import BatchingType as BatchingType
     from .client.core.configuration import ConsumerBatchReceivePolicy as ConsumerBatchReceivePolicy
     from .client.core.configuration import ConsumerDeadLetterPolicy as ConsumerDeadLetterPolicy
@@ -175,6 +179,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "TimeSchema",
         "TimestampSchema",
     ),
+    "client.core.authentication": (
+        "Authentication",
+        "AuthenticationBasic",
+        "AuthenticationTLS",
+        "AuthenticationToken",
+    ),
     "client.schemas.protobuf_schema": ("ProtobufNativeSchema",),
     "client.schemas.schema": ("Schema",),
     "client.statistics.figures": ("ConsumerStats", "ProducerStats"),
@@ -246,12 +256,8 @@ _ALIASES = {"PulsarException": "MagnetarError"}
 """The official client's name for the root of all errors."""
 
 _ABSENT = (
-    "Authentication",
     "AuthenticationAthenz",
-    "AuthenticationBasic",
     "AuthenticationOauth2",
-    "AuthenticationTLS",
-    "AuthenticationToken",
     "AutoClusterFailover",
     "BatchReceivePolicy",
     "ConsoleLogger",

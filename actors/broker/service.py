@@ -45,6 +45,8 @@ from ..members.matched_topics import MatchedLists
 from ..members.topic_lookup import Lookups
 from ..members.topic_watch import TopicWatch
 from ..schemas.registry import SchemaRegistry
+from ..security.authentication import Authentication
+from ..security.authorization import Authorization
 from ..topics.loaded_topics import Topic, Topics
 from ..topics.topic import SubscriptionStart
 from .health import HealthMethods
@@ -223,12 +225,15 @@ class BrokerService:
             self._retire,
             self._prepare_subscription,
             features=FEATURES,
+            permissions_changed=self._permissions_changed,
         )
         lists = MatchedLists(TopicWatch(env, self._coordinator))
         self.ownership = Ownership(env, self.topics)
         """What it owns."""
         self.lookups = Lookups(self._coordinator, self.ownership, settings.lookup_requests_max, lists)
         self.schemas = SchemaRegistry(env, lambda: self._coordinator().metadata)
+        self.authentication = Authentication(env, settings)
+        self.authorization = Authorization.of_settings(settings, self.topics.policies)
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
@@ -256,10 +261,12 @@ class BrokerService:
     async def start(self) -> None:
         """Listen, then register, however long the coordinator takes.
 
-        Raises OSError when an address is taken, SettingError when the settings' addresses make no sense here.
+        Raises OSError when an address is taken, SettingError when the settings' addresses make no sense here, or a key
+        cannot be read.
         """
         self._become(BrokerState.LISTENING)
         loop = asyncio.get_running_loop()
+        await self.authentication.start()
         await self._listeners.open()
         identity = Identity(self._cluster_id, ROLE_BROKER, self.broker_id, self.env.random.hex(8))
         self._rpc = RpcServer(
@@ -442,6 +449,11 @@ class BrokerService:
     def new_producer_name(self) -> str:
         """A producer name that no other producer in the cluster has or had."""
         return self._names.new()
+
+    def _permissions_changed(self) -> None:
+        if self.authorization.enabled:
+            for connection in list(self.connections):
+                connection.permissions_changed()
 
     def _keep_alive(self) -> None:
         for connection in list(self.connections):

@@ -1,6 +1,7 @@
 """One client's connection to a broker, in Pulsar's protocol.
 
-`TRANSITIONS` has the states. In NEW only CONNECT is accepted. In FORWARDED another broker answers; see `forwarding`.
+`TRANSITIONS` has the states. In NEW only CONNECT is accepted. In AUTHENTICATING nothing is, while a provider looks who
+the client is. In FORWARDED another broker answers; see `forwarding`.
 When the broker has its maximum of connections, a new one is refused; see `limits.Refusals`. Closing lets go of
 its producers and consumers at once; requests under way end unanswered.
 
@@ -11,7 +12,8 @@ are kept in order, at most one read buffer of them. Dispatch to its consumers pa
 (`writable`). What is written within one turn of the loop leaves together.
 
 What the commands do lies in families (`link.CommandFamily`), of which the broker's service hands in the list. Only
-SEND is not looked up among them: it has a path of its own.
+SEND is not looked up among them: it has a path of its own. Each handler is listed with what its command needs, and the
+connection decides before it calls it, in the name of `principal`.
 """
 
 import asyncio
@@ -25,6 +27,7 @@ from google.protobuf.message import Message
 from ...protocol.bounds import check_command
 from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
 from ...protocol.errors import (
+    AuthenticationError,
     FrameTooLarge,
     MagnetarError,
     NotAllowedError,
@@ -35,7 +38,10 @@ from ...protocol.errors import (
 from ...protocol.frames import FIELD_OF_TYPE, FRAME_PADDING_BYTES, Frame, FrameDecoder
 from ...protocol.names import PROTOCOL_VERSION, SERVER_VERSION
 from ...protocol.pulsar_pb2 import (
+    AuthData,
     BaseCommand,
+    CommandAuthChallenge,
+    CommandAuthResponse,
     CommandConnect,
     CommandConnected,
     CommandError,
@@ -48,8 +54,11 @@ from ...runtime.sockets import probe_when_idle
 from ...runtime.transitions import check_transition
 from ..dispatch.consumer import AttachedConsumer
 from ..rates.publish import Holder
+from ..security.authentication import NONE, Proof, Verified
+from ..security.credentials import NOBODY, Credential, Peer, Principal
 from ..topics.producer import AttachedProducer
-from .link import CommandHandler, ConnectionHost, EntryHandler, MakeFamily
+from .link import Asked, ConnectionHost, EntryHandler, Guarded, MakeFamily, of_own
+from .renewal import Renewal
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +127,7 @@ class ServerConnectionState(enum.Enum):
     """See `TRANSITIONS`."""
 
     NEW = enum.auto()
+    AUTHENTICATING = enum.auto()
     CONNECTED = enum.auto()
     FORWARDED = enum.auto()
     CLOSED = enum.auto()
@@ -125,9 +135,15 @@ class ServerConnectionState(enum.Enum):
 
 TRANSITIONS: Mapping[ServerConnectionState, Collection[ServerConnectionState]] = {
     ServerConnectionState.NEW: (
-        ServerConnectionState.CONNECTED,  # CONNECT has come
-        ServerConnectionState.FORWARDED,  # CONNECT has come, and names another broker
+        ServerConnectionState.AUTHENTICATING,  # CONNECT has come, and clients have to prove who they are
+        ServerConnectionState.CONNECTED,  # CONNECT has come, and nobody asks who the client is
+        ServerConnectionState.FORWARDED,  # the same, and it names another broker
         ServerConnectionState.CLOSED,  # as below, or there are too many connections, or CONNECT does not come in time
+    ),
+    ServerConnectionState.AUTHENTICATING: (
+        ServerConnectionState.CONNECTED,  # it is known who the client is
+        ServerConnectionState.FORWARDED,  # the same, and CONNECT names another broker, which will ask again
+        ServerConnectionState.CLOSED,  # the credential is refused, or not checked in time, or as below
     ),
     # The peer's end, malformed or out-of-order commands, a frame above the limit, silence for two keep-alive periods,
     # a PING that was not answered in time, the end of the broker.
@@ -137,6 +153,10 @@ TRANSITIONS: Mapping[ServerConnectionState, Collection[ServerConnectionState]] =
 }
 
 _CONNECTED = ServerConnectionState.CONNECTED
+_BEFORE_CONNECTED = frozenset({ServerConnectionState.NEW, ServerConnectionState.AUTHENTICATING})
+AUTH_REFRESH = b"PulsarAuthRefresh"
+"""What AUTH_CHALLENGE has in it when it asks for another credential, as Pulsar's clients know it."""
+_NOBODY = Verified(NOBODY, Credential(""))
 
 
 class Pause(enum.Flag):
@@ -171,6 +191,9 @@ class ServerConnection(asyncio.Protocol):
         self.writable = True
         self.remote_address = ""
         self.client_version = ""
+        self.principal: Principal = NOBODY
+        """In whose name the client acts, once it is CONNECTED."""
+        self._renewal: Renewal | None = None
         self._ip = ""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -187,10 +210,11 @@ class ServerConnection(asyncio.Protocol):
         self._alive: asyncio.Event | None = None
         self._requests = 0
         self._families = tuple(make(self) for make in families)
-        self._handlers: dict[int, CommandHandler] = {
-            BaseCommand.CONNECT: self._connect,
-            BaseCommand.PING: self._ping,
-            BaseCommand.PONG: _nothing_follows,
+        self._handlers: dict[int, Guarded] = {
+            BaseCommand.CONNECT: of_own(self._connect),
+            BaseCommand.AUTH_RESPONSE: of_own(self._auth_response),
+            BaseCommand.PING: of_own(self._ping),
+            BaseCommand.PONG: of_own(_nothing_follows),
         }
         self._send: EntryHandler = _nobody_sends
         for family in self._families:
@@ -425,8 +449,8 @@ class ServerConnection(asyncio.Protocol):
     def tick(self) -> None:
         """Called once per keep-alive period: asks a silent peer for a sign of life, closes one that gives none."""
         life = self._life
-        if self.state is ServerConnectionState.NEW:
-            if life.silent_ticks:  # it had a whole period to say CONNECT
+        if self.state in _BEFORE_CONNECTED:
+            if life.silent_ticks:  # it had a whole period to say CONNECT, and to be authenticated
                 self.close()
             life.silent_ticks = 1
         elif self.state is ServerConnectionState.FORWARDED:
@@ -487,6 +511,8 @@ class ServerConnection(asyncio.Protocol):
             self.host.connection_limits.leave(self._ip)
         for holder in self._holders:
             holder.forget(self)
+        if self._renewal is not None:
+            self._renewal.close()
         for family in self._families:
             family.connection_closed()
 
@@ -507,16 +533,19 @@ class ServerConnection(asyncio.Protocol):
     def _handle(self, command: BaseCommand) -> None:
         kind = command.type
         if self.state is not _CONNECTED and kind != BaseCommand.CONNECT:
-            raise ProtocolError(f"the client sent {FIELD_OF_TYPE[kind]} before CONNECT")
+            raise ProtocolError(f"the client sent {FIELD_OF_TYPE[kind]} before it was CONNECTED")
         content = getattr(command, FIELD_OF_TYPE[kind])
-        handler = self._handlers.get(kind)
-        if handler is not None:
+        guarded = self._handlers.get(kind)
+        if guarded is not None:
             try:
                 check_command(kind, content)
-            except NotAllowedError as error:
+                if self.host.authorization.enabled:
+                    for need, scope in guarded.asks(content):
+                        self.host.authorization.check(self.principal, need, scope)
+            except MagnetarError as error:
                 self._refuse(kind, content, error)
             else:
-                handler(content)
+                guarded.handler(content)
         elif "request_id" in content.DESCRIPTOR.fields_by_name and FIELD_OF_TYPE[kind] not in _ANSWERS:
             if kind in _OF_TRANSACTIONS:
                 self.error(content.request_id, NotAllowedError(TRANSACTIONS_OFF))
@@ -535,9 +564,51 @@ class ServerConnection(asyncio.Protocol):
             raise ProtocolError(f"the client sent a {FIELD_OF_TYPE[kind]} that is refused: {error}") from error
         self.write(refusal(kind, content.request_id, server_error_code(error), str(error)))  # type: ignore[attr-defined]
 
+    def permits(self, asked: Asked) -> bool:
+        """Whether the client may do all that."""
+        authorization = self.host.authorization
+        return all(authorization.permits(self.principal, need, scope) for need, scope in asked)
+
+    def permissions_changed(self) -> None:
+        """Other roles may do other things now."""
+        for family in self._families:
+            family.permissions_changed()
+
     def _connect(self, command: CommandConnect) -> None:
         if self.state is not ServerConnectionState.NEW:
             raise ProtocolError("the client sent CONNECT twice")
+        if not self.host.authentication.enabled:
+            self._admit(command, _NOBODY)
+            return
+        self._become(ServerConnectionState.AUTHENTICATING)
+        self.host.requests.spawn(self._authenticate(command), f"authenticate {self.remote_address}")
+
+    async def _authenticate(self, command: CommandConnect) -> None:
+        try:
+            verified = await self.host.authentication.connect(command, self._peer())
+        except AuthenticationError as error:
+            self._send_away(error)
+            return
+        if self.closed:
+            return
+        try:
+            self._admit(command, verified)
+        except MagnetarError as error:
+            self._fail(error)
+
+    def _peer(self) -> Peer:
+        transport = self._transport
+        return Peer(self.remote_address, transport.get_extra_info("peercert") if transport is not None else None)
+
+    def _send_away(self, error: AuthenticationError) -> None:
+        """The client's credential is refused, or is over."""
+        if not self.closed:
+            logger.warning("%s is not authenticated, and its connection ends: %s", self.remote_address, error)
+            self.error(BROKER_REQUEST_ID, error)
+            self.close()
+
+    def _admit(self, command: CommandConnect, verified: Verified) -> None:
+        """Answer CONNECT, or hand it on to the broker that it names."""
         if command.proxy_to_broker_url:
             try:
                 target = self.host.forwards.target(command.proxy_to_broker_url)
@@ -553,6 +624,11 @@ class ServerConnection(asyncio.Protocol):
                 return
         self._become(ServerConnectionState.CONNECTED)
         self.client_version = command.client_version
+        self.principal = verified.principal
+        if self.host.authentication.enabled:
+            self._renewal = self._renewal_of(command, verified)
+        if self.closed:
+            return  # the credential was over by then
         watchers = self.host.settings.topic_watchers_enabled
         self.write(
             encode(
@@ -561,6 +637,7 @@ class ServerConnection(asyncio.Protocol):
                     protocol_version=max(min(command.protocol_version, PROTOCOL_VERSION), 0),
                     max_message_size=self.host.settings.max_message_size_bytes,
                     feature_flags=FeatureFlags(
+                        supports_auth_refresh=self.host.authentication.enabled or None,
                         supports_topic_watchers=watchers,
                         supports_topic_watcher_reconcile=watchers,
                         supports_get_partitioned_metadata_without_auto_creation=True,
@@ -568,6 +645,44 @@ class ServerConnection(asyncio.Protocol):
                 )
             )
         )
+
+    def _renewal_of(self, command: CommandConnect, verified: Verified) -> Renewal:
+        """A proxy's client is not asked for another credential: the connection ends with the one that it has."""
+        original = verified.original
+        through_proxy = original is not None and original.expires_at_ms is not None
+        return Renewal(
+            self.host.env.clock,
+            original if original is not None and through_proxy else verified.own,
+            self.host.authentication.refresh_s,
+            can_renew=command.feature_flags.supports_auth_refresh and not through_proxy,
+            ask=partial(self._ask_for_credential, command.auth_method_name or NONE, command.protocol_version),
+            end=self._send_away,
+        )
+
+    def _ask_for_credential(self, method: str, protocol_version: int) -> None:
+        self.write(
+            encode(
+                CommandAuthChallenge(
+                    server_version=SERVER_VERSION,
+                    challenge=AuthData(auth_method_name=method, auth_data=AUTH_REFRESH),
+                    protocol_version=protocol_version,
+                )
+            )
+        )
+
+    def _auth_response(self, command: CommandAuthResponse) -> None:
+        renewal = self._renewal
+        if renewal is None:
+            raise ProtocolError("the client sent AUTH_RESPONSE, and nobody asked who it is")
+        renewal.answered()
+        proof = Proof(command.response.auth_method_name or NONE, command.response.auth_data)
+        self.host.requests.spawn(self._renew(renewal, proof), f"authenticate {self.remote_address} again")
+
+    async def _renew(self, renewal: Renewal, proof: Proof) -> None:
+        try:
+            renewal.renewed(await self.host.authentication.verify(proof, self._peer()))
+        except AuthenticationError as error:
+            self._send_away(error)
 
     def _ping(self, command: CommandPing) -> None:
         self.write(pong())

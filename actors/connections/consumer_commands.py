@@ -52,6 +52,7 @@ from ...runtime.meter import time_text
 from ..dispatch.consumer import AttachedConsumer, CompactedReader, KeySharedOptions
 from ..rates.subscribe import SubscribingConsumer
 from ..schemas.definition import SchemaDefinition
+from ..security.authorization import CONSUME, Scope
 from ..topics.batch_index_acks import PartOfBatch
 from ..topics.loaded_topics import Topic
 from ..topics.persistent import check_subscription_type
@@ -59,7 +60,7 @@ from ..topics.subscription_members import SubscriptionMembers
 from ..topics.topic import SubscriptionStart
 from . import limits
 from .limits import check_number
-from .link import CommandFamily, CommandHandler
+from .link import Asked, CommandFamily, Guarded, of_own
 from .topic_schemas import check_schema_of_consumer
 
 if TYPE_CHECKING:
@@ -89,17 +90,17 @@ class ConsumerCommands(CommandFamily):
         self._connection = connection
         self._creating: dict[int, bool] = {}  # id → whether its client has closed it meanwhile
 
-    def handlers(self) -> dict[int, CommandHandler]:
+    def handlers(self) -> dict[int, Guarded]:
         return {
-            BaseCommand.SUBSCRIBE: self.subscribe,
-            BaseCommand.FLOW: self.flow,
-            BaseCommand.ACK: self.acknowledge,
-            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: self.redeliver,
-            BaseCommand.SEEK: self.seek,
-            BaseCommand.GET_LAST_MESSAGE_ID: self.last_message_id,
-            BaseCommand.UNSUBSCRIBE: self.unsubscribe,
-            BaseCommand.CLOSE_CONSUMER: self.close,
-            BaseCommand.CONSUMER_STATS: self.stats,
+            BaseCommand.SUBSCRIBE: Guarded(self.subscribe, _asked),
+            BaseCommand.FLOW: of_own(self.flow),
+            BaseCommand.ACK: of_own(self.acknowledge),
+            BaseCommand.REDELIVER_UNACKNOWLEDGED_MESSAGES: of_own(self.redeliver),
+            BaseCommand.SEEK: of_own(self.seek),
+            BaseCommand.GET_LAST_MESSAGE_ID: of_own(self.last_message_id),
+            BaseCommand.UNSUBSCRIBE: of_own(self.unsubscribe),
+            BaseCommand.CLOSE_CONSUMER: of_own(self.close),
+            BaseCommand.CONSUMER_STATS: of_own(self.stats),
         }
 
     # -- SUBSCRIBE -----------------------------------------------------------------------------------------------
@@ -358,6 +359,14 @@ class ConsumerCommands(CommandFamily):
         if self._drop(consumer):
             self._tell_closed(consumer.consumer_id)
 
+    def permissions_changed(self) -> None:
+        """Consumers that may not consume any longer leave; their clients come again, and hear why."""
+        for consumer, subscription in list(self.consumers.values()):
+            scope = Scope.of_topic(subscription.topic.name, subscription.name)
+            if not self._connection.permits([(CONSUME, scope)]):
+                self.consumer_closed(consumer)
+                subscription.detach(consumer)
+
     def connection_closed(self) -> None:
         consumers, self.consumers = self.consumers, {}
         for consumer, subscription in consumers.values():
@@ -389,6 +398,10 @@ class ConsumerCommands(CommandFamily):
             return False
         del self.consumers[consumer.consumer_id]
         return True
+
+
+def _asked(command: CommandSubscribe) -> Asked:
+    yield CONSUME, Scope.of_topic(TopicName.parse(command.topic), command.subscription)
 
 
 def _unknown(consumer_id: int) -> str:

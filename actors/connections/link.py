@@ -1,15 +1,22 @@
-"""What a connection needs of its broker, and what the commands of one subject are to their connection."""
+"""What a connection needs of its broker, and what the commands of one subject are to their connection.
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+No command is carried out without a decision: a handler is listed together with what its command needs (`Guarded`).
+The connection asks before it calls the handler. A handler that asks nothing says so, by `of_own`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ...protocol.pulsar_pb2 import CommandSend
+from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ..dispatch.consumer import AttachedConsumer
 from ..members.topic_lookup import Lookups
 from ..schemas.registry import SchemaRegistry
+from ..security.authentication import Authentication
+from ..security.authorization import Authorization, Need, Scope
 from ..topics.loaded_topics import Topics
 from ..topics.producer import AttachedProducer
 from .forwarding import Forwards
@@ -21,7 +28,44 @@ if TYPE_CHECKING:
 CommandHandler = Callable[[Any], None]
 """Handles the content of one type of command. Which one, says the type under which the handler is listed."""
 EntryHandler = Callable[[CommandSend, bytes], None]
-"""The same for a command that carries an entry."""
+"""The same for a command that carries an entry. It names a producer of this connection, which was permitted."""
+Asked = Iterable[tuple[Need, Scope]]
+"""What a command needs, and of what. All of it must be permitted."""
+
+
+class Guarded(NamedTuple):
+    """A handler, and what each command that it handles needs."""
+
+    handler: CommandHandler
+    asks: Callable[[Any], Asked]
+    """From the content of the command. Raises InvalidTopicName."""
+
+
+def of_own(handler: CommandHandler) -> Guarded:
+    """The command names a producer, a consumer or a watcher of this connection: its beginning was permitted."""
+    return Guarded(handler, _nothing)
+
+
+def of_topic(need: Need, handler: CommandHandler) -> Guarded:
+    """The command names a topic."""
+
+    def asks(content: Any) -> Asked:
+        return [(need, Scope.of_topic(TopicName.parse(content.topic)))]
+
+    return Guarded(handler, asks)
+
+
+def of_namespace(need: Need, handler: CommandHandler) -> Guarded:
+    """The command names a namespace."""
+
+    def asks(content: Any) -> Asked:
+        return [(need, Scope.of_namespace(content.namespace))]
+
+    return Guarded(handler, asks)
+
+
+def _nothing(content: Any) -> Asked:
+    return ()
 
 
 class ConnectionHost(Protocol):
@@ -34,6 +78,8 @@ class ConnectionHost(Protocol):
     schemas: SchemaRegistry
     publish_budget: PublishBudget
     connection_limits: ConnectionLimits
+    authentication: Authentication
+    authorization: Authorization
     requests: Tasks
     connections: "dict[ServerConnection, None]"
 
@@ -56,13 +102,16 @@ class CommandFamily:
     The broker's service lists the families that its connections have.
     """
 
-    def handlers(self) -> dict[int, CommandHandler]:
+    def handlers(self) -> dict[int, Guarded]:
         """The type of a command → what handles its content. Raises ProtocolError there to end the connection."""
         return {}
 
     def entry_handlers(self) -> dict[int, EntryHandler]:
         """The same for commands that carry an entry. SEND is the only one; the connection calls it directly."""
         return {}
+
+    def permissions_changed(self) -> None:
+        """Other roles may do other things now: let go of what is no longer permitted."""
 
     def wake(self) -> None:
         """The connection can be written to again."""

@@ -18,7 +18,8 @@ from ...protocol.pulsar_pb2 import (
     ServerError,
 )
 from ...protocol.topics import TopicName
-from .link import CommandFamily, CommandHandler
+from ..security.authorization import TOPIC_USER
+from .link import CommandFamily, Guarded, of_topic
 
 if TYPE_CHECKING:
     from .connection import ServerConnection
@@ -31,10 +32,10 @@ class LookupCommands(CommandFamily):
         self._connection = connection
         self._listener = listener
 
-    def handlers(self) -> dict[int, CommandHandler]:
+    def handlers(self) -> dict[int, Guarded]:
         return {
-            BaseCommand.LOOKUP: self.lookup,
-            BaseCommand.PARTITIONED_METADATA: self.partitioned_metadata,
+            BaseCommand.LOOKUP: of_topic(TOPIC_USER, self.lookup),
+            BaseCommand.PARTITIONED_METADATA: of_topic(TOPIC_USER, self.partitioned_metadata),
         }
 
     def lookup(self, command: CommandLookupTopic) -> None:

@@ -23,13 +23,14 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ..schemas.definition import SchemaDefinition
+from ..security.authorization import CONSUME, PRODUCE, Scope
 from ..topics.access_modes import AccessMode, AccessRequest
 from ..topics.producer import AttachedProducer
 from ..topics.publishing import Publishing
 from ..topics.topic import SubscriptionStart
 from . import limits
 from .limits import check_number
-from .link import CommandFamily, CommandHandler, EntryHandler
+from .link import Asked, CommandFamily, EntryHandler, Guarded, of_own
 from .topic_schemas import schema_of_producer
 
 if TYPE_CHECKING:
@@ -54,8 +55,11 @@ class ProducerCommands(CommandFamily):
         self._departed: dict[int, None] = {}  # sent away by the broker: their clients may have more on the way
         self._entry_size_max = connection.host.settings.bookie_frame_size_max_bytes - LEDGER_FRAME_OVERHEAD_BYTES
 
-    def handlers(self) -> dict[int, CommandHandler]:
-        return {BaseCommand.PRODUCER: self.create, BaseCommand.CLOSE_PRODUCER: self.close}
+    def handlers(self) -> dict[int, Guarded]:
+        return {
+            BaseCommand.PRODUCER: Guarded(self.create, _asked),
+            BaseCommand.CLOSE_PRODUCER: of_own(self.close),
+        }
 
     def entry_handlers(self) -> dict[int, EntryHandler]:
         return {BaseCommand.SEND: self.send}
@@ -245,6 +249,12 @@ class ProducerCommands(CommandFamily):
             del self._departed[next(iter(self._departed))]
         self._connection.write(encode(CommandCloseProducer(producer_id=producer_id, request_id=BROKER_REQUEST_ID)))
 
+    def permissions_changed(self) -> None:
+        """Producers that may not publish any longer leave; their clients come again, and hear why."""
+        for producer in [*self.producers.values(), *(producer for producer, _ in self._waiting.values())]:
+            if not self._connection.permits([(PRODUCE, Scope.of_topic(producer.publishing.topic))]):
+                producer.publishing.disconnect(producer)
+
     def _end_ready_wait(self, producer_id: int) -> None:
         waiting = self._ready_waits.get(producer_id)
         if waiting is not None:
@@ -257,6 +267,14 @@ class ProducerCommands(CommandFamily):
         self.producers, self._waiting = {}, {}
         for producer in gone:
             producer.publishing.remove_producer(producer)
+
+
+def _asked(command: CommandProducer) -> Asked:
+    """An initial subscription keeps messages for consumers, so it needs what a consumer needs."""
+    topic = TopicName.parse(command.topic)
+    yield PRODUCE, Scope.of_topic(topic)
+    if command.initial_subscription_name:
+        yield CONSUME, Scope.of_topic(topic, command.initial_subscription_name)
 
 
 def _success(command: CommandProducer, producer: AttachedProducer, *, ready: bool = True) -> bytes:

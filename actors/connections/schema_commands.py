@@ -18,7 +18,8 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.schema_types import SchemaType
 from ...protocol.topics import TopicName
 from ..schemas.definition import VERSION, SchemaDefinition
-from .link import CommandFamily, CommandHandler
+from ..security.authorization import PRODUCE, TOPIC_USER
+from .link import CommandFamily, Guarded, of_topic
 from .topic_schemas import schema_of_producer
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ class SchemaCommands(CommandFamily):
     def __init__(self, connection: "ServerConnection") -> None:
         self._connection = connection
 
-    def handlers(self) -> dict[int, CommandHandler]:
+    def handlers(self) -> dict[int, Guarded]:
         return {
-            BaseCommand.GET_SCHEMA: self.schema,
-            BaseCommand.GET_OR_CREATE_SCHEMA: self.get_or_create_schema,
+            BaseCommand.GET_SCHEMA: of_topic(TOPIC_USER, self.schema),
+            BaseCommand.GET_OR_CREATE_SCHEMA: of_topic(PRODUCE, self.get_or_create_schema),
         }
 
     def schema(self, command: CommandGetSchema) -> None:

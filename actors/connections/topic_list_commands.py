@@ -44,9 +44,10 @@ from ...protocol.topics import NON_PERSISTENT, PERSISTENT, parse_namespace
 from ..members.matched_topics import MatchedTopics
 from ..members.topic_filter import EVERYTHING, TopicFilter, without_domain
 from ..members.topic_lookup import NAME_FRAME_BYTES
+from ..security.authorization import NAMESPACE_USER, Scope
 from . import limits
 from .limits import check_number
-from .link import CommandFamily, CommandHandler
+from .link import CommandFamily, Guarded, of_namespace, of_own
 
 if TYPE_CHECKING:
     from .connection import ServerConnection
@@ -139,12 +140,19 @@ class TopicListCommands(CommandFamily):
         self._connection = connection
         self._watchers: dict[int, TopicListWatcher] = {}
 
-    def handlers(self) -> dict[int, CommandHandler]:
+    def handlers(self) -> dict[int, Guarded]:
         return {
-            BaseCommand.GET_TOPICS_OF_NAMESPACE: self.topics_of_namespace,
-            BaseCommand.WATCH_TOPIC_LIST: self.watch,
-            BaseCommand.WATCH_TOPIC_LIST_CLOSE: self.close,
+            BaseCommand.GET_TOPICS_OF_NAMESPACE: of_namespace(NAMESPACE_USER, self.topics_of_namespace),
+            BaseCommand.WATCH_TOPIC_LIST: of_namespace(NAMESPACE_USER, self.watch),
+            BaseCommand.WATCH_TOPIC_LIST_CLOSE: of_own(self.close),
         }
+
+    def permissions_changed(self) -> None:
+        connection = self._connection
+        for watcher_id, watcher in list(self._watchers.items()):
+            if not connection.permits([(NAMESPACE_USER, Scope.of_namespace(watcher.namespace))]):
+                del self._watchers[watcher_id]
+                watcher.close()
 
     def wake(self) -> None:
         for watcher in self._watchers.values():

@@ -34,6 +34,7 @@ from ..members.contracts_coordinator import NamespaceContract, NamespacePolicies
 from ..policies.automatic_creation import AutoTopicCreation
 from ..policies.effective import POLICIES, understood
 from ..policies.record import NamespaceRecord
+from ..policies.tenant_admins import ADMINS
 
 TenantRecord = dict[str, object]
 
@@ -45,10 +46,18 @@ class Tenants(TenantContract):
     what is stored then counts, and a tenant that was to be created is created. A tenant whose deletion is in doubt
     takes no namespaces.
 
-    `changing` is the lock that is held during a change.
+    `changing` is the lock that is held during a change. `on_admins` is told of a tenant that has other admins, or may
+    have: a stored change first, as with policies.
     """
 
-    def __init__(self, env: Environment, store: EpochMetadataStore, changing: asyncio.Lock) -> None:
+    def __init__(
+        self,
+        env: Environment,
+        store: EpochMetadataStore,
+        changing: asyncio.Lock,
+        on_admins: Callable[[NamespacePolicies], None],
+    ) -> None:
+        self._on_admins = on_admins
         self.stored = CertainRecords(
             env,
             store,
@@ -98,7 +107,7 @@ class Tenants(TenantContract):
             check_named_entity("tenant", tenant)
             found = await self._store.get(metadata_keys.tenant(tenant))
             if create and found is not None:
-                self._records[tenant] = (_read(found.value), found.version)
+                self._enter(tenant, _read(found.value), found.version)
                 raise KeyExists(f"the tenant {tenant} already exists")
             if not create and found is None:
                 raise NoSuchKey(f"the tenant {tenant} does not exist")
@@ -106,7 +115,7 @@ class Tenants(TenantContract):
             value = {**known, **record}
             version = await self.stored.put(tenant, pack(value), found.version if found is not None else None)
             self._going.pop(tenant, None)  # a deletion was in doubt until now
-            self._records[tenant] = (value, version)
+            self._enter(tenant, value, version)
 
     async def delete(self, name: str) -> None:
         """Delete a tenant that has no namespaces, under the lock. Raises NoSuchKey."""
@@ -114,7 +123,7 @@ class Tenants(TenantContract):
         self._going[name] = None
         try:
             await self.stored.delete(name)
-            del self._records[name]
+            self._gone(name)
         finally:
             if name not in self.stored:
                 self._going.pop(name, None)
@@ -125,10 +134,30 @@ class Tenants(TenantContract):
 
     def _take(self, name: str, found: Versioned | None) -> None:
         if found is not None:
-            self._records[name] = (_read(found.value), found.version)
-        else:
-            self._records.pop(name, None)
+            self._enter(name, _read(found.value), found.version)
+        elif name in self._records:
+            self._gone(name)
         self._going.pop(name, None)
+
+    def with_admins(self, after: str) -> list[NamespacePolicies]:
+        """Tenants that have admins and whose names are greater than `after`, in no order."""
+        return [self._row(name) for name, (record, _) in self._records.items() if record.get(ADMINS) and name > after]
+
+    def _enter(self, name: str, record: TenantRecord, version: int) -> None:
+        """Take over what is stored, and tell it if it is news."""
+        known = self._records.get(name)
+        self._records[name] = (record, version)
+        if known is None or known[1] != version:
+            self._on_admins(self._row(name))
+
+    def _gone(self, name: str) -> None:
+        """Forget what was deleted, and tell it."""
+        _, version = self._records.pop(name)
+        self._on_admins(NamespacePolicies(name, version + 1, None))
+
+    def _row(self, name: str) -> NamespacePolicies:
+        record, version = self._records[name]
+        return NamespacePolicies(name, version, {ADMINS: record.get(ADMINS) or []})
 
 
 def _read(value: bytes) -> TenantRecord:
@@ -153,7 +182,7 @@ class Namespaces(NamespaceContract):
         self._settings = settings
         self._on_policies = on_policies
         self._changing = asyncio.Lock()
-        self.tenants = Tenants(env, store, self._changing)
+        self.tenants = Tenants(env, store, self._changing, on_policies)
         self._namespaces: dict[str, tuple[NamespaceRecord, int]] = {}
         self._going: dict[str, None] = {}
         self.on_marked: Callable[[str], None] = lambda name: None

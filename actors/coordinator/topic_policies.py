@@ -156,6 +156,7 @@ class TopicPolicies(TopicPolicyContract):
 
 
 def policy_page(namespaces: Namespaces, topics: TopicPolicies, after: str) -> PolicyPage:
-    """Namespaces and topics that have policies, ordered by name, behind `after`."""
-    rows = sorted([*namespaces.with_policies(after), *topics.with_policies(after)], key=lambda row: row.namespace)
+    """Tenants with admins, and namespaces and topics with policies, ordered by name, behind `after`."""
+    found = [*namespaces.tenants.with_admins(after), *namespaces.with_policies(after), *topics.with_policies(after)]
+    rows = sorted(found, key=lambda row: row.namespace)
     return PolicyPage(rows[:PAGE], len(rows) > PAGE)

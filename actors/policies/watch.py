@@ -1,8 +1,9 @@
-"""A broker's copy of the policies of all namespaces and topics, and the news of changes for its loaded topics.
+"""A member's copy of the policies of all namespaces and topics, and the news of changes for a broker's loaded topics.
 
 Below, a *scope* is a namespace (`tenant/namespace`) or a topic by its full name, without partition. What holds for a
 topic follows from the settings, its namespace and the topic itself, the narrowest level last. Both levels are held,
 listed and told in the same way; `of` puts them together. With `topicLevelPoliciesEnabled=false` topics are left out.
+A tenant is a scope, too: `tenants` has its admins.
 
 The coordinator keeps the policies in a record for each scope. A record has a version, which grows with every change and
 never comes back, not even when a scope is deleted and created again. The coordinator stores a change first, then sends
@@ -37,6 +38,7 @@ from ...runtime.transitions import check_transition
 from .effective import EffectivePolicies, not_understood
 from .policy import PolicyValues
 from .record import check_values
+from .tenant_admins import TenantAdmins, admins_of
 
 logger = logging.getLogger(__name__)
 
@@ -82,10 +84,20 @@ class _Held(NamedTuple):
 
 
 class PolicyWatch:
-    """See the module. `changed` is called with what holds now, by scope, for those where it is not what it was."""
+    """See the module. `changed` is called with what holds now, by scope, for those where it is not what it was.
 
-    def __init__(self, settings: Settings, changed: Callable[[Mapping[str, EffectivePolicies]], None]) -> None:
+    `permissions_changed` is called behind it when namespaces or tenants may have other permissions.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        changed: Callable[[Mapping[str, EffectivePolicies]], None],
+        permissions_changed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.state = WatchState.UNKNOWN
+        self.tenants = TenantAdmins()
+        self._permissions_changed = permissions_changed
         self._settings = settings
         self._changed = changed
         self._default = EffectivePolicies.resolve(settings)
@@ -103,6 +115,11 @@ class PolicyWatch:
     async def known(self) -> None:
         """Wait for the first listing of this session."""
         await self._known.wait()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether what is held counts."""
+        return self.state in (WatchState.KNOWN, WatchState.RELISTING)
 
     def of_namespace(self, namespace: str) -> EffectivePolicies:
         """What holds for the topics of a namespace that have no policies of their own, as far as is known.
@@ -128,6 +145,7 @@ class PolicyWatch:
         self._become(WatchState.UNKNOWN)
         self._known.clear()
         self._held = {scope: held._replace(version=NO_VERSION) for scope, held in self._held.items()}
+        self.tenants.begin_session()
 
     def listing_began(self) -> None:
         """The broker is about to ask for everything. What is said from now on is at least as new as this moment."""
@@ -135,6 +153,7 @@ class PolicyWatch:
         self._become(WatchState.RELISTING if again else WatchState.LISTING)
         self._unlisted = dict.fromkeys(self._held)
         self._deleted = {}
+        self.tenants.listing_began()
 
     def take(self, rows: Iterable[tuple[str, int, object]]) -> None:
         """A page of the listing, or a change: scopes, the versions of their records, and their policies; None for a
@@ -142,10 +161,12 @@ class PolicyWatch:
 
         What a newer coordinator knows and this broker does not is ignored, with a warning: scopes, policies, values.
         """
+        rows = list(rows)
+        admins = [(scope, version, admins_of(values)) for scope, version, values in rows if _is_tenant(scope)]
         found = [
             (scope, namespace, version, _checked(scope, policies))
             for scope, version, policies in rows
-            if (namespace := _namespace_of(scope))
+            if not _is_tenant(scope) and (namespace := _namespace_of(scope))
         ]
         if not self._settings.topic_level_policies_enabled:
             found = [row for row in found if row[0] == row[1]]
@@ -157,7 +178,7 @@ class PolicyWatch:
             held = self._held.get(scope)
             if held.version < version if held is not None else self._deleted.get(scope, NO_VERSION) <= version:
                 self._put(scope, namespace, version, values, changed)
-        self._tell(changed)
+        self._tell(changed, sum([self.tenants.take(*row) for row in admins]) > 0)
 
     def listing_ended(self) -> None:
         """The listing is complete."""
@@ -166,7 +187,7 @@ class PolicyWatch:
         changed: dict[str, EffectivePolicies] = {}
         for scope in gone:
             self._put(scope, _namespace_of(scope), NO_VERSION, None, changed)
-        self._tell(changed)
+        self._tell(changed, self.tenants.listing_ended())
         self._known.set()
 
     # -- inside --------------------------------------------------------------------------------------------------
@@ -211,13 +232,19 @@ class PolicyWatch:
             if not self._topics[namespace]:
                 del self._topics[namespace]
 
-    def _tell(self, changed: Mapping[str, EffectivePolicies]) -> None:
+    def _tell(self, changed: Mapping[str, EffectivePolicies], admins: bool) -> None:
         if changed:
             self._changed(changed)
+        if admins or any(scope.count("/") == 1 for scope in changed):
+            self._permissions_changed()
 
     def _become(self, state: WatchState) -> None:
         check_transition(TRANSITIONS, "the watch of policies", self.state, state)
         self.state = state
+
+
+def _is_tenant(scope: str) -> bool:
+    return "/" not in scope
 
 
 def _namespace_of(scope: str) -> str:

@@ -139,6 +139,7 @@ class Publishing:
         epochs: TopicEpoch | None = None,
         traffic: Traffic | None = None,
     ) -> None:
+        self.topic = host.name
         self._admission = ProducerAdmission(host, epochs or MemoryEpoch(), self.check)
         self.producers = self._admission.producers
         self.pending = 0
@@ -209,6 +210,11 @@ class Publishing:
         self._host = cast("Topic", GONE)
         self._admission.let_go()
         self.obstacles.clear()
+
+    def disconnect(self, producer: AttachedProducer) -> None:
+        """See `ProducerAdmission.disconnect`."""
+        self._admission.disconnect(producer)
+        self.on_left()
 
     def disconnect_all(self) -> None:
         """Send every producer away with CLOSE_PRODUCER; its client looks up again and resends what has no receipt."""

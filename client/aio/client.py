@@ -8,6 +8,7 @@ from ...protocol.errors import AlreadyClosed, OperationNotSupported
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ..consuming.message import Message
+from ..core.authentication import Authentication
 from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
@@ -49,7 +50,7 @@ class AsyncClient:
     def __init__(
         self,
         service_url: str | None = None,
-        authentication: object = None,
+        authentication: Authentication | None = None,
         operation_timeout_seconds: int = 30,
         io_threads: int = 1,
         message_listener_threads: int = 1,
@@ -74,7 +75,8 @@ class AsyncClient:
         Args:
             service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`. With `pulsar+proxy://` these brokers
                 forward to the others, which the client does not reach. None finds the cluster through Ray.
-            authentication: Not supported. Leave it out.
+            authentication: How the client proves who it is: `AuthenticationToken`, `AuthenticationBasic`,
+                `AuthenticationTLS`, or a class of your own that derives from `Authentication`.
             operation_timeout_seconds: Seconds that creating a producer, subscribing and seeking may take.
             io_threads: Accepted without effect.
             message_listener_threads: Accepted without effect.

@@ -13,6 +13,7 @@ from ..aio.reader import TopicReader
 from ..consuming.listeners import check_called_on_thread
 from ..consuming.message import Message
 from ..consuming.topic_consumer import TopicConsumer
+from ..core.authentication import Authentication
 from ..core.configuration import (
     BatchingType,
     ClientConfiguration,
@@ -57,7 +58,7 @@ class Client:
     def __init__(
         self,
         service_url: str | None = None,
-        authentication: object = None,
+        authentication: Authentication | None = None,
         operation_timeout_seconds: int = 30,
         io_threads: int = 1,
         message_listener_threads: int = 1,
@@ -82,7 +83,8 @@ class Client:
         Args:
             service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`. With `pulsar+proxy://` these brokers
                 forward to the others, which the client does not reach. None finds the cluster through Ray.
-            authentication: Not supported. Leave it out.
+            authentication: How the client proves who it is: `AuthenticationToken`, `AuthenticationBasic`,
+                `AuthenticationTLS`, or a class of your own that derives from `Authentication`.
             operation_timeout_seconds: Seconds that creating a producer, subscribing and seeking may take.
             io_threads: Accepted without effect.
             message_listener_threads: Accepted without effect.

@@ -43,19 +43,14 @@ class Absent:
     __ror__ = __or__
 
 
-AUTHENTICATION = "clients are not authenticated yet. Leave it out"
 FAILOVER = "a client has one cluster. Pass its service URL"
 LOGGING = "the client logs to the standard `logging`, where handlers and levels are set"
 FUNCTIONS = "Pulsar Functions do not exist here. Use a Ray task or actor with a consumer and a producer"
 RECORDS = "a schema takes a dataclass, a pydantic model, or a Record of the official package's pulsar.schema"
 
 REASONS = {
-    "Authentication": AUTHENTICATION,
-    "AuthenticationAthenz": AUTHENTICATION,
-    "AuthenticationBasic": AUTHENTICATION,
-    "AuthenticationOauth2": AUTHENTICATION,
-    "AuthenticationTLS": AUTHENTICATION,
-    "AuthenticationToken": AUTHENTICATION,
+    "AuthenticationAthenz": "role tokens of Athenz are not taken. Use a token",
+    "AuthenticationOauth2": "get the token yourself, in a function that is passed to AuthenticationToken",
     "AutoClusterFailover": FAILOVER,
     "ServiceInfo": FAILOVER,
     "ServiceInfoProvider": FAILOVER,

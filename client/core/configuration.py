@@ -15,6 +15,7 @@ from ...protocol.errors import InvalidConfiguration
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader, ProducerCryptoFailureAction
 from ..schemas.given import as_schema
 from ..schemas.schema import Schema
+from .authentication import Authentication, check_authentication
 from .failover_events import ConsumerEventListener
 from .interceptors import ConsumerInterceptor, ProducerInterceptor
 from .key_shared_policy import ConsumerKeySharedPolicy, checked_ranges
@@ -169,7 +170,11 @@ class ClientConfiguration(Options):
         "others, which the client does not reach. None finds the cluster through Ray.",
         text=True,
     )
-    authentication: ClassVar[object] = unsupported(None)
+    authentication: Authentication | None = option(
+        None,
+        "How the client proves who it is: `AuthenticationToken`, `AuthenticationBasic`, `AuthenticationTLS`, or a "
+        "class of your own that derives from `Authentication`.",
+    )
     operation_timeout_seconds: int = option(
         30, "Seconds that creating a producer, subscribing and seeking may take.", minimum=1
     )
@@ -227,6 +232,7 @@ class ClientConfiguration(Options):
     )
 
     def check(self) -> None:
+        check_authentication(self.authentication)
         if self.service_url is not None:
             refuse_tls(self.service_url)
         if self.backoff_maximum_ms < self.backoff_initial_ms:

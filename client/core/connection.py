@@ -1,5 +1,7 @@
 """One connection to a broker.
 
+CONNECT has the client's credential. When that is over, the broker asks for another by AUTH_CHALLENGE.
+
 `TRANSITIONS` has the states. In READY, requests are matched with their answers by request id. Commands for a producer
 or consumer go to the one registered under its id. When the connection ends, every open request fails with
 ConnectionClosed, and every registered endpoint is told once.
@@ -18,11 +20,20 @@ from google.protobuf.message import Message as WireMessage
 
 from ...protocol.addresses import Address, address_text
 from ...protocol.commands import encode, pong
-from ...protocol.errors import ConnectError, ConnectionClosed, MagnetarError, ProtocolError, exception_for_server_error
+from ...protocol.errors import (
+    AuthenticationError,
+    ConnectError,
+    ConnectionClosed,
+    MagnetarError,
+    ProtocolError,
+    exception_for_server_error,
+)
 from ...protocol.frames import FRAME_PADDING_BYTES, FrameDecoder
 from ...protocol.names import CLIENT_VERSION, PROTOCOL_VERSION
 from ...protocol.pulsar_pb2 import (
+    AuthData,
     BaseCommand,
+    CommandAuthResponse,
     CommandConnect,
     CommandMessage,
     CommandSendError,
@@ -34,6 +45,7 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ...runtime.sockets import acknowledged_bytes, probe_when_idle, unacknowledged_s
 from ...runtime.transitions import check_transition
+from .authentication import SentCredential
 from .configuration import ClientConfiguration
 from .liveness import Liveness
 from .service_url import format_address
@@ -194,8 +206,16 @@ TRANSITIONS: Mapping[ConnectionState, Collection[ConnectionState]] = {
 class ClientConnection(asyncio.Protocol):
     """See the module. Made by `connect`; all methods are for the loop's thread."""
 
-    def __init__(self, configuration: ClientConfiguration, address: Address, proxied: Address | None) -> None:
+    def __init__(
+        self,
+        configuration: ClientConfiguration,
+        address: Address,
+        proxied: Address | None,
+        credential: SentCredential | None = None,
+    ) -> None:
         self.address = address
+        self._credential = credential
+        self._renewing: asyncio.Task[None] | None = None
         self.producers: dict[int, ProducerEndpoint] = {}
         self.consumers: dict[int, ConsumerEndpoint] = {}
         self.watchers: dict[int, WatcherEndpoint] = {}
@@ -233,6 +253,7 @@ class ClientConnection(asyncio.Protocol):
             BaseCommand.WATCH_TOPIC_UPDATE: self._on_topic_update,
             BaseCommand.PING: self._on_ping,
             BaseCommand.PONG: self._on_pong,
+            BaseCommand.AUTH_CHALLENGE: self._on_auth_challenge,
         }
         self._handlers.update(dict.fromkeys(_ANSWERS, self.on_answer))
         self._handlers[BaseCommand.WATCH_TOPIC_LIST_SUCCESS] = self._on_topic_list
@@ -328,6 +349,8 @@ class ClientConnection(asyncio.Protocol):
         self.closed = True
         reason = reason or ConnectionClosed(f"the connection to {format_address(self.address)} was closed")
         self.liveness.end()
+        if self._renewing is not None:
+            self._renewing.cancel()
         if self._transport is not None:
             # Not `close`, which would first wait for a peer that may have stopped reading.
             self._transport.abort()
@@ -354,6 +377,10 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         probe_when_idle(transport, PROBE_IDLE_S, PROBE_INTERVAL_S, PROBES)
         command = CommandConnect(client_version=CLIENT_VERSION, protocol_version=PROTOCOL_VERSION)
+        if self._credential is not None:
+            command.auth_method_name, command.auth_data = self._credential
+            command.feature_flags.supports_auth_refresh = True
+            self._credential = None
         if self.proxied is not None:
             command.proxy_to_broker_url = address_text(self.proxied)  # as Pulsar's clients write it
         self.write(encode(command))
@@ -385,6 +412,31 @@ class ClientConnection(asyncio.Protocol):
             self._become(ConnectionState.READY)
             self.liveness.begin()
             self.ready.set_result(command.connected.feature_flags)
+
+    def _on_auth_challenge(self, command: BaseCommand, entry: bytes | None) -> None:
+        """The credential is over. A second question while the first is being answered needs no answer of its own."""
+        if self._renewing is None or self._renewing.done():
+            self._renewing = self._loop.create_task(self._renew(), name="get another credential")
+
+    async def _renew(self) -> None:
+        authentication = self._configuration.authentication
+        if authentication is None:
+            self.close(AuthenticationError("the broker asks for a credential, and the client has none"))
+            return
+        try:
+            method, data = await authentication.credential()
+        except MagnetarError as error:
+            logger.warning("the credential for %s cannot be renewed: %s", format_address(self.address), error)
+            return  # the broker ends the connection when its time is over
+        self.write(
+            encode(
+                CommandAuthResponse(
+                    client_version=CLIENT_VERSION,
+                    response=AuthData(auth_method_name=method, auth_data=data),
+                    protocol_version=PROTOCOL_VERSION,
+                )
+            )
+        )
 
     def _on_ping(self, command: BaseCommand, entry: bytes | None) -> None:
         self.write(pong())
@@ -461,13 +513,18 @@ class ClientConnection(asyncio.Protocol):
 async def connect(
     configuration: ClientConfiguration, address: Address, broker: Address | None = None
 ) -> ClientConnection:
-    """A ready connection to `address`, behind which a proxy leads to `broker` if that is given. Raises ConnectError."""
+    """A ready connection to `address`, behind which a proxy leads to `broker` if that is given.
+
+    Raises ConnectError, AuthenticationError, ErrorGettingAuthenticationData.
+    """
     loop = asyncio.get_running_loop()
     connection: ClientConnection | None = None
     try:
+        authentication = configuration.authentication
+        credential = await authentication.credential() if authentication is not None else None
         async with asyncio.timeout(configuration.connection_timeout_ms / 1000):
             _, connection = await loop.create_connection(
-                lambda: ClientConnection(configuration, address, broker), *address
+                lambda: ClientConnection(configuration, address, broker, credential), *address
             )
             await connection.ready
     except (OSError, TimeoutError) as error:

@@ -25,6 +25,7 @@ from .managed_ledgers import ManagedLedgerSettings
 from .membership import MembershipSettings
 from .replication import RepairSettings, ReplicationSettings
 from .same_address import SameAddressSettings
+from .security import SecuritySettings
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 
@@ -46,6 +47,7 @@ class Settings(
     SameAddressSettings,
     ClientLimitSettings,
     CompactionSettings,
+    SecuritySettings,
 ):
     """The settings of a cluster. Instances are always valid: `__post_init__` raises SettingError otherwise.
 
@@ -78,6 +80,7 @@ class Settings(
             )
         self.enabled_subscription_types()
         self.check_addresses()
+        self.check_security()
         if self.disk_usage_warn >= self.disk_usage_full:
             raise SettingError("diskUsageWarnThreshold must be below diskUsageThreshold")
         if self.session_timeout_s < 2 * self.heartbeat_interval_s:

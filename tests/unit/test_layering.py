@@ -71,16 +71,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.delays": BASE
     | {"actors.dispatch", "actors.policies", "actors.topics", "storage.ledger", "storage.managed"},
     "actors.rates": BASE | {"actors.dispatch", "actors.policies"},
+    "actors.security": BASE | {"actors.policies"},
     "actors.schemas": BASE | {"actors.policies", "storage.metadata"},
     "actors.keeping": BASE | {"actors.policies", "storage.managed"},
     "actors.topics": BASE
     | {"actors.dispatch", "actors.keeping", "actors.policies", "actors.rates"}
     | {"storage.managed", "storage.metadata"},
     "actors.connections": BASE
-    | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas"},
+    | {"actors.topics", "actors.dispatch", "actors.members", "actors.rates", "actors.schemas", "actors.security"},
     "actors.broker": BASE
     | {"actors.balancing", "actors.compaction", "actors.connections", "actors.features", "actors.members"}
-    | {"actors.schemas", "actors.topics", "storage.managed", "storage.ledger", "storage.metadata"},
+    | {"actors.schemas", "actors.security", "actors.topics", "storage.managed", "storage.ledger", "storage.metadata"},
     "actors.bookie": BASE | {"actors.members", "storage.bookie", "storage.metadata"},
     "actors.desired": BASE | {"actors.members", "storage.metadata"},
     "actors.auditor": BASE
@@ -90,7 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "actors.coordinator": BASE
     | {"actors.auditor", "actors.balancing", "actors.desired", "actors.members", "actors.policies", "actors.slots"}
     | {"storage.ledger", "storage.managed", "storage.metadata"},
-    "actors.admin": BASE | {"actors.members", "actors.policies", "actors.schemas"},
+    "actors.admin": BASE | {"actors.members", "actors.policies", "actors.schemas", "actors.security"},
     "actors.processes": BASE
     | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.desired", "actors.admin", "storage.metadata"},
     "bulk.typed": BASE | {"actors.members", "actors.schemas", "client.schemas"},

@@ -14,6 +14,8 @@ from magnetar.actors.features.table import FEATURES
 from magnetar.actors.members.broker_addresses import Reach, reach
 from magnetar.actors.members.contracts_coordinator import BrokerInfo
 from magnetar.actors.schemas.registry import SchemaRegistry
+from magnetar.actors.security.authentication import Authentication
+from magnetar.actors.security.authorization import Authorization
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.errors import TopicNotFound
 from magnetar.protocol.pulsar_pb2 import BaseCommand
@@ -89,7 +91,17 @@ class BrokerFront:
         self.ledgers: dict[str, MemoryManagedLedger] = {}
         self.lookups = FixedLookups()
         ledgers = (self._open_ledger, self._delete_ledger, self._read_left)
-        self.topics = Topics(self.env, settings, *ledgers, self.lookups.claim, self.retire, features=FEATURES)  # type: ignore[arg-type]
+        self.topics = Topics(
+            self.env,
+            settings,
+            *ledgers,
+            self.lookups.claim,  # type: ignore[arg-type]
+            self.retire,
+            features=FEATURES,
+            permissions_changed=self._permissions_changed,
+        )
+        self.authentication = Authentication(self.env, settings)
+        self.authorization = Authorization.of_settings(settings, self.topics.policies)
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()
         self.metadata = MemoryMetadataStore()
@@ -109,6 +121,10 @@ class BrokerFront:
         self.left: dict[str, LeftBehind] = {}
         self.read_left: list[list[str]] = []
         self._names = 0
+
+    def _permissions_changed(self) -> None:
+        for connection in list(self.connections):
+            connection.permissions_changed()
 
     async def _open_ledger(self, name: TopicName, epoch: int) -> Any:
         self.opened.append(name.full)

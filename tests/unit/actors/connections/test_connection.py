@@ -1,14 +1,12 @@
 """A broker's connections, frame by frame: what well-behaved and other clients get."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from magnetar.actors.broker.service import COMMAND_FAMILIES
 from magnetar.actors.connections.connection import ServerConnectionState
-from magnetar.actors.connections.link import CommandFamily
+from magnetar.actors.connections.link import CommandFamily, Guarded, of_own
 from magnetar.protocol.commands import encode, send_header
 from magnetar.protocol.errors import BrokerPersistenceError
 from magnetar.protocol.pulsar_pb2 import (
@@ -443,8 +441,8 @@ async def test_a_family_that_is_handed_in_serves_its_command_and_hears_of_the_en
         def __init__(self, connection):
             self.connection = connection
 
-        def handlers(self) -> dict[int, Callable[[Any], None]]:
-            return {BaseCommand.TC_CLIENT_CONNECT_REQUEST: self.connect}
+        def handlers(self) -> dict[int, Guarded]:
+            return {BaseCommand.TC_CLIENT_CONNECT_REQUEST: of_own(self.connect)}
 
         def connect(self, command):
             self.connection.write(encode(CommandSuccess(request_id=command.request_id)))

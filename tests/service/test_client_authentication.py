@@ -1,0 +1,139 @@
+"""Clients that prove who they are by tokens and passwords: ours, and the official one."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import jwt
+import pulsar
+import pytest
+
+import magnetar
+from magnetar.actors.security.passwords import HASHES
+from support.servers.embedded_cluster import EmbeddedCluster
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+TOPIC = "persistent://public/default/orders"
+
+
+def token(role: str, **claims: object) -> str:
+    return jwt.encode({"sub": role, **claims}, SECRET, algorithm="HS256")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluster]:
+    """Two brokers that ask for tokens or passwords, and for permissions."""
+    place: Path = tmp_path_factory.mktemp("secure")
+    (place / "key").write_bytes(SECRET)
+    (place / "users").write_text(f"admin:{HASHES.hash('right')}\n")
+    with EmbeddedCluster(
+        place / "cluster",
+        brokers=2,
+        authentication_enabled=True,
+        authentication_providers="token,basic",
+        token_secret_key=f"file://{place / 'key'}",
+        basic_auth_conf=str(place / "users"),
+        authorization_enabled=True,
+        super_user_roles="admin",
+        authentication_refresh_check_s=2,
+    ) as running:
+        grant(running, "producer", "produce")
+        grant(running, "consumer", "consume")
+        yield running
+
+
+def grant(cluster: EmbeddedCluster, role: str, *actions: str) -> None:
+    _, _, found = cluster.run(cluster.coordinator_call("namespace", namespace="public/default"))
+    grants = found.get("auth_policies", {})
+    roles = {**grants.get("namespace_auth", {}), role: list(actions)}
+    value = {**grants, "namespace_auth": {name: words for name, words in roles.items() if words}}
+    cluster.run(
+        cluster.coordinator_call("set_policy", namespace="public/default", policy="auth_policies", value=value)
+    )
+
+
+def test_a_token_lets_a_role_do_what_it_is_granted(cluster: EmbeddedCluster) -> None:
+    with (
+        magnetar.Client(cluster.service_url, magnetar.AuthenticationToken(token("producer"))) as publisher,
+        magnetar.Client(cluster.service_url, magnetar.AuthenticationToken(lambda: token("consumer"))) as reader,
+    ):
+        consumer = reader.subscribe(TOPIC, "s", initial_position=magnetar.InitialPosition.Earliest)
+        publisher.create_producer(TOPIC).send(b"one")
+        assert consumer.receive(10_000).data() == b"one"
+        with pytest.raises(magnetar.AuthorizationError, match="producer may not consume"):
+            publisher.subscribe(TOPIC, "s")
+        with pytest.raises(magnetar.AuthorizationError, match="consumer may not produce"):
+            reader.create_producer(TOPIC)
+
+
+def test_the_official_client_works_with_tokens_and_passwords(cluster: EmbeddedCluster) -> None:
+    for authentication in (
+        pulsar.AuthenticationToken(token("admin")),
+        pulsar.AuthenticationBasic("admin", "right"),
+    ):
+        client = pulsar.Client(cluster.service_url, authentication)
+        try:
+            consumer = client.subscribe(TOPIC, f"official-{id(authentication)}")
+            client.create_producer(TOPIC).send(b"two")
+            assert consumer.receive(10_000).data() == b"two"
+        finally:
+            client.close()
+
+
+@pytest.mark.parametrize(
+    ("authentication", "reason"),
+    [
+        (None, "Unsupported authentication method: \\[none\\]"),
+        (magnetar.AuthenticationToken("rubbish"), "malformed"),
+        (magnetar.AuthenticationToken(token("admin", exp=1)), "expired"),
+        (magnetar.AuthenticationToken(jwt.encode({"sub": "admin"}, b"x" * 32)), "another key"),
+        (magnetar.AuthenticationToken(jwt.encode({"name": "admin"}, SECRET)), "no role"),
+        (magnetar.AuthenticationBasic("admin", "wrong"), "wrong"),
+        (magnetar.AuthenticationBasic("nobody", "right"), "wrong"),
+    ],
+)
+def test_others_are_refused(
+    cluster: EmbeddedCluster, authentication: magnetar.Authentication | None, reason: str
+) -> None:
+    with magnetar.Client(cluster.service_url, authentication) as client:
+        began = time.monotonic()
+        with pytest.raises(magnetar.AuthenticationError, match=reason):
+            client.create_producer(TOPIC)
+        assert time.monotonic() - began < 5, "nothing is tried again"
+
+
+def test_a_token_is_renewed_under_load_and_nothing_is_lost(cluster: EmbeddedCluster) -> None:
+    given: list[float] = []
+
+    def fresh() -> str:
+        given.append(time.time())
+        return token("admin", exp=int(time.time()) + 2)
+
+    with magnetar.Client(cluster.service_url, magnetar.AuthenticationToken(fresh)) as client:
+        topic = f"{TOPIC}-renewed"
+        consumer = client.subscribe(topic, "s")
+        producer = client.create_producer(topic)
+        sent = 0
+        end = time.monotonic() + 6
+        while time.monotonic() < end:
+            producer.send(b"%d" % sent)
+            sent += 1
+        assert [int(consumer.receive(10_000).data()) for _ in range(sent)] == list(range(sent))
+        assert len(given) >= 3
+
+
+def test_a_revocation_reaches_connected_clients_within_a_second(cluster: EmbeddedCluster) -> None:
+    topic = f"{TOPIC}-revoked"
+    grant(cluster, "guest", "produce", "consume")
+    with magnetar.Client(
+        cluster.service_url, magnetar.AuthenticationToken(token("guest")), operation_timeout_seconds=5
+    ) as client:
+        producer, consumer = client.create_producer(topic, send_timeout_millis=3_000), client.subscribe(topic, "s")
+        producer.send(b"before")
+        assert consumer.receive(10_000).data() == b"before"
+        grant(cluster, "guest")
+        began = time.monotonic()
+        with pytest.raises(magnetar.MagnetarError):
+            while True:
+                producer.send(b"after")
+        assert time.monotonic() - began < 5
