@@ -261,5 +261,7 @@ def refusal(kind: int, request_id: int, error: int, message: str) -> bytes:
                 answer.request_id = request_id
                 setattr(answer, code, error)
                 setattr(answer, text, message)
+                if "response" in answer.DESCRIPTOR.fields_by_name:  # of LOOKUP and PARTITIONED_METADATA
+                    answer.response = answer.Failed
                 return encode(answer)
     return encode(CommandError(request_id=request_id, error=cast(ServerError, error), message=message))

@@ -17,6 +17,7 @@ from ...protocol.errors import NoSuchKey, NotAllowedError
 from ...protocol.load_figures import BrokerLoad, LoadReport, Rates, UnitRates
 from ...protocol.names import VERSION
 from ...runtime.settings.declarations import Settings
+from ..security.authorization import KNOWN, SUPER_USER
 from .requests import Owners, json_answer
 from .routes import PLAIN, TEXT, TEXTS, Route, delete, get, post
 from .shapes import NAME, map_of, object_of, shape_of
@@ -36,16 +37,16 @@ class BrokerRoutes:
         brokers = "/admin/v2/brokers"
         bookie = "/admin/v2/bookies/racks-info/{bookie}"
         return [
-            get(brokers + "/leaderBroker", self.leader, object_of(brokerId=TEXT, serviceUrl=TEXT)),
-            get(brokers + "/version", self.version, TEXT, content_type=PLAIN),
-            get(brokers + "/configuration", self.dynamic_names, TEXTS),
-            get(brokers + "/configuration/values", self.dynamic_values, map_of(TEXT)),
-            get(brokers + "/configuration/runtime", self.values, map_of(TEXT)),
-            post(brokers + "/configuration/{setting}/{value}", self.change),
-            delete(brokers + "/configuration/{setting}", self.change),
-            get("/admin/v2/broker-stats/load-report", self.loads, map_of(LOAD_SHAPE)),
-            get("/admin/v2/bookies/racks-info", self.racks, map_of(map_of({"type": "object"}))),
-            get(bookie, self.rack, {"type": "object"}),
+            get(SUPER_USER, brokers + "/leaderBroker", self.leader, object_of(brokerId=TEXT, serviceUrl=TEXT)),
+            get(KNOWN, brokers + "/version", self.version, TEXT, content_type=PLAIN),
+            get(SUPER_USER, brokers + "/configuration", self.dynamic_names, TEXTS),
+            get(SUPER_USER, brokers + "/configuration/values", self.dynamic_values, map_of(TEXT)),
+            get(SUPER_USER, brokers + "/configuration/runtime", self.values, map_of(TEXT)),
+            post(SUPER_USER, brokers + "/configuration/{setting}/{value}", self.change),
+            delete(SUPER_USER, brokers + "/configuration/{setting}", self.change),
+            get(SUPER_USER, "/admin/v2/broker-stats/load-report", self.loads, map_of(LOAD_SHAPE)),
+            get(SUPER_USER, "/admin/v2/bookies/racks-info", self.racks, map_of(map_of({"type": "object"}))),
+            get(SUPER_USER, bookie, self.rack, {"type": "object"}),
         ]
 
     async def leader(self, request: web.Request) -> web.Response:

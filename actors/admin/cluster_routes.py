@@ -14,6 +14,7 @@ from ...runtime.metrics import Metrics
 from ...runtime.rpc.keys import Keys
 from ...runtime.settings.declarations import Settings
 from ..members.topic_lookup import pages
+from ..security.authorization import KNOWN, NAMESPACE_ADMIN, NAMESPACE_USER, OPEN, SUPER_USER, TENANT_ADMIN
 from .policy_routes import policies_in, properties_in, shown
 from .requests import Owners, flag, json_answer, json_body, namespace_of, no_content
 from .routes import (
@@ -99,28 +100,36 @@ class ClusterRoutes:
         tenant = "/admin/v2/tenants/{tenant}"
         namespace = NAMESPACE_ROUTE
         return [
-            get("/admin/v2/clusters", self.clusters, TEXTS),
-            get("/admin/v2/clusters/{cluster}", self.cluster, CLUSTER_SHAPE),
-            put("/admin/v2/clusters/{cluster}", self.create_cluster, CLUSTER_BODY),
-            post("/admin/v2/clusters/{cluster}", self.change_cluster, CLUSTER_BODY),
-            get("/admin/v2/clusters/{cluster}/peers", self.peers, TEXTS, may_be_empty=True),
-            get("/admin/v2/clusters/{cluster}/failureDomains", self.failure_domains, {"type": "object"}),
-            get("/admin/v2/brokers", self.brokers, TEXTS),
-            get("/admin/v2/brokers/health", self.health, TEXT, content_type=PLAIN),
-            get("/admin/v2/brokers/ready", self.ready, TEXT, content_type=PLAIN),
-            get("/admin/v2/brokers/{cluster}", self.brokers, TEXTS),
-            get("/admin/v2/bookies/all", self.bookies, object_of(bookies=list_of(object_of(bookieId=TEXT)))),
-            get("/admin/v2/tenants", self.tenants, TEXTS),
-            get(tenant, self.tenant, object_of(**TENANT)),
-            put(tenant, self.create_tenant, TENANT_BODY, optional_body=True),
-            post(tenant, self.change_tenant, TENANT_BODY, optional_body=True),
-            delete(tenant, self.delete_tenant, query=(FORCE,)),
-            get("/admin/v2/namespaces/{tenant}", self.namespaces, TEXTS),
-            get(namespace, self.namespace, {"type": "object"}),
-            put(namespace, self.create_namespace, {"type": "object"}, optional_body=True),
-            delete(namespace, self.delete_namespace, query=(FORCE,)),
-            get(namespace + "/topics", self.topics, TEXTS, query=(MODE,)),
-            get("/metrics", self.metrics, TEXT, content_type=PLAIN),
+            get(KNOWN, "/admin/v2/clusters", self.clusters, TEXTS),
+            get(SUPER_USER, "/admin/v2/clusters/{cluster}", self.cluster, CLUSTER_SHAPE),
+            put(SUPER_USER, "/admin/v2/clusters/{cluster}", self.create_cluster, CLUSTER_BODY),
+            post(SUPER_USER, "/admin/v2/clusters/{cluster}", self.change_cluster, CLUSTER_BODY),
+            get(SUPER_USER, "/admin/v2/clusters/{cluster}/peers", self.peers, TEXTS, may_be_empty=True),
+            get(SUPER_USER, "/admin/v2/clusters/{cluster}/failureDomains", self.failure_domains, {"type": "object"}),
+            get(SUPER_USER, "/admin/v2/brokers", self.brokers, TEXTS),
+            get(KNOWN, "/admin/v2/brokers/health", self.health, TEXT, content_type=PLAIN),
+            get(OPEN, "/admin/v2/brokers/ready", self.ready, TEXT, content_type=PLAIN),
+            get(SUPER_USER, "/admin/v2/brokers/{cluster}", self.brokers, TEXTS),
+            get(
+                SUPER_USER, "/admin/v2/bookies/all", self.bookies, object_of(bookies=list_of(object_of(bookieId=TEXT)))
+            ),
+            get(SUPER_USER, "/admin/v2/tenants", self.tenants, TEXTS),
+            get(TENANT_ADMIN, tenant, self.tenant, object_of(**TENANT)),
+            put(SUPER_USER, tenant, self.create_tenant, TENANT_BODY, optional_body=True),
+            post(SUPER_USER, tenant, self.change_tenant, TENANT_BODY, optional_body=True),
+            delete(SUPER_USER, tenant, self.delete_tenant, query=(FORCE,)),
+            get(TENANT_ADMIN, "/admin/v2/namespaces/{tenant}", self.namespaces, TEXTS),
+            get(NAMESPACE_ADMIN, namespace, self.namespace, {"type": "object"}),
+            put(TENANT_ADMIN, namespace, self.create_namespace, {"type": "object"}, optional_body=True),
+            delete(TENANT_ADMIN, namespace, self.delete_namespace, query=(FORCE,)),
+            get(NAMESPACE_USER, namespace + "/topics", self.topics, TEXTS, query=(MODE,)),
+            get(
+                KNOWN if self._settings.authenticate_metrics_endpoint else OPEN,
+                "/metrics",
+                self.metrics,
+                TEXT,
+                content_type=PLAIN,
+            ),
         ]
 
     # -- clusters and brokers ------------------------------------------------------------------------------------
@@ -410,7 +419,7 @@ class ReadingRoutes:
         self._keys = keys.reader().calling_keys
 
     def routes(self) -> list[Route]:
-        return [get(READ_CREDENTIALS_PATH, self.read_credentials, READING_SHAPE)]
+        return [get(SUPER_USER, READ_CREDENTIALS_PATH, self.read_credentials, READING_SHAPE)]
 
     async def read_credentials(self, request: web.Request) -> web.Response:
         """Return where the coordinator listens, and the keys of a bulk reader in hexadecimal.
@@ -450,10 +459,10 @@ class DesiredRoutes:
     def routes(self) -> list[Route]:
         draining = DESIRED + "/draining/{member}"
         return [
-            get(DESIRED, self.desired, DESIRED_SHAPE),
-            post(DESIRED, self.scale, NUMBERS, answer=DESIRED_SHAPE),
-            put(draining, self.drain, answer=DESIRED_SHAPE),
-            delete(draining, self.undrain, answer=DESIRED_SHAPE),
+            get(SUPER_USER, DESIRED, self.desired, DESIRED_SHAPE),
+            post(SUPER_USER, DESIRED, self.scale, NUMBERS, answer=DESIRED_SHAPE),
+            put(SUPER_USER, draining, self.drain, answer=DESIRED_SHAPE),
+            delete(SUPER_USER, draining, self.undrain, answer=DESIRED_SHAPE),
         ]
 
     async def desired(self, request: web.Request) -> web.Response:

@@ -17,6 +17,7 @@ from ...protocol.errors import NoSuchEntry
 from ...protocol.pulsar_pb2 import CompressionType, MessageMetadata
 from ...protocol.topics import TopicName
 from ..members.contracts_broker import BacklogAnalysis, BrokerContract, EntryPosition, StoredEntry
+from ..security.authorization import CONSUME, TOPIC_ADMIN
 from .requests import (
     MESSAGE_ID,
     PLACE,
@@ -78,16 +79,23 @@ class MessageRoutes:
     def routes(self) -> list[Route]:
         topic, subscription = TOPIC_ROUTE, SUBSCRIPTION_ROUTE
         return [
-            post(topic + "/terminate", self.terminate, answer=MESSAGE_ID),
-            post(topic + "/terminate/partitions", self.terminate_partitions, answer=map_of(MESSAGE_ID)),
-            delete(topic + "/truncate", self.truncate),
-            Route("POST", topic + "/trim", self.trim, answer=ANYTHING, may_be_empty=True),
-            post(subscription + "/skip/{messages}", self.skip),
-            post(subscription + "/analyzeBacklog", self.analyze_backlog, PLACE, optional_body=True, answer=ANALYSIS),
-            get(subscription + "/position/{position}", self.peek, ANYTHING, content_type=BYTES),
-            get(topic + "/examinemessage", self.examine, ANYTHING, query=(NUMBER, FROM), content_type=BYTES),
-            get(topic + "/ledger/{ledger}/entry/{entry}", self.entry, ANYTHING, content_type=BYTES),
-            get(topic + "/messageid/{timestamp}", self.message_id, MESSAGE_ID),
+            post(TOPIC_ADMIN, topic + "/terminate", self.terminate, answer=MESSAGE_ID),
+            post(TOPIC_ADMIN, topic + "/terminate/partitions", self.terminate_partitions, answer=map_of(MESSAGE_ID)),
+            delete(TOPIC_ADMIN, topic + "/truncate", self.truncate),
+            Route(TOPIC_ADMIN, "POST", topic + "/trim", self.trim, answer=ANYTHING, may_be_empty=True),
+            post(CONSUME, subscription + "/skip/{messages}", self.skip),
+            post(
+                CONSUME,
+                subscription + "/analyzeBacklog",
+                self.analyze_backlog,
+                PLACE,
+                optional_body=True,
+                answer=ANALYSIS,
+            ),
+            get(CONSUME, subscription + "/position/{position}", self.peek, ANYTHING, content_type=BYTES),
+            get(CONSUME, topic + "/examinemessage", self.examine, ANYTHING, query=(NUMBER, FROM), content_type=BYTES),
+            get(CONSUME, topic + "/ledger/{ledger}/entry/{entry}", self.entry, ANYTHING, content_type=BYTES),
+            get(CONSUME, topic + "/messageid/{timestamp}", self.message_id, MESSAGE_ID),
         ]
 
     # -- the backlog ---------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from ...protocol.topics import PERSISTENT
 from ...runtime.settings.declarations import Settings
 from ..members.contracts_broker import BrokerContract
 from ..members.topic_lookup import pages
+from ..security.authorization import NAMESPACE_ADMIN, NAMESPACE_CONSUME, NAMESPACE_USER
 from .requests import Owners, at_a_time, json_answer, json_body, namespace_of, no_content
 from .routes import NAMESPACE_ROUTE, PLAIN, TEXT, TEXTS, WHOLE, Route, get, post, put
 from .shapes import object_of
@@ -32,14 +33,14 @@ class NamespaceRoutes:
         namespace = NAMESPACE_ROUTE
         lookup = "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}/bundle"
         return [
-            get(namespace + "/bundles", self.bundles, object_of(boundaries=TEXTS, numBundles=WHOLE)),
-            get(lookup, self.bundle, TEXT, content_type=PLAIN),
-            get(namespace + "/replication", self.clusters, TEXTS),
-            post(namespace + "/replication", self.set_clusters, TEXTS),
-            put(namespace + "/unload", self.unload),
-            post(namespace + "/clearBacklog", self.clear_backlog),
-            post(namespace + "/clearBacklog/{subscription_name}", self.clear_backlog),
-            post(namespace + "/unsubscribe/{subscription_name}", self.unsubscribe),
+            get(NAMESPACE_USER, namespace + "/bundles", self.bundles, object_of(boundaries=TEXTS, numBundles=WHOLE)),
+            get(NAMESPACE_USER, lookup, self.bundle, TEXT, content_type=PLAIN),
+            get(NAMESPACE_ADMIN, namespace + "/replication", self.clusters, TEXTS),
+            post(NAMESPACE_ADMIN, namespace + "/replication", self.set_clusters, TEXTS),
+            put(NAMESPACE_ADMIN, namespace + "/unload", self.unload),
+            post(NAMESPACE_CONSUME, namespace + "/clearBacklog", self.clear_backlog),
+            post(NAMESPACE_CONSUME, namespace + "/clearBacklog/{subscription_name}", self.clear_backlog),
+            post(NAMESPACE_CONSUME, namespace + "/unsubscribe/{subscription_name}", self.unsubscribe),
         ]
 
     async def bundles(self, request: web.Request) -> web.Response:

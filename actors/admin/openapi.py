@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from aiohttp import web
 
 from ...protocol.names import VERSION
+from ..security.authorization import OPEN
 from .requests import json_answer
 from .routes import ANYTHING, JSON, PATH_PARAMETERS, TEXT, Parameter, Route, get
 
@@ -26,7 +27,7 @@ class OpenApiRoutes:
         self._document = document([*others, *self.routes()])
 
     def routes(self) -> list[Route]:
-        return [get(PATH, self.description, ANYTHING)]
+        return [get(OPEN, PATH, self.description, ANYTHING)]
 
     async def description(self, request: web.Request) -> web.Response:
         """Return the OpenAPI description of the admin."""

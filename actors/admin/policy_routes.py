@@ -24,6 +24,7 @@ from ..policies.effective import POLICIES, EffectivePolicies
 from ..policies.kinds import Choice, MapOf, RecordOf, TextSet, WholeNumber, WordSet
 from ..policies.permissions import AuthAction
 from ..policies.policy import Policy, PolicyPath, PolicyValues
+from ..security.authorization import NAMESPACE_ADMIN, TOPIC_ADMIN, Need
 from .requests import Owners, json_answer, json_body, namespace_of, no_content, texts_of, topic_of, whole_number
 from .routes import (
     APPLIED,
@@ -116,6 +117,7 @@ class PolicyRoutes:
     def _routes_of_topic(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[Route]:
         path = f"{TOPIC_ROUTE}/{level.path}"
         yield get(
+            TOPIC_ADMIN,
             path,
             self._topic_getter(name, policy, level),
             policy.kind.schema,
@@ -124,9 +126,9 @@ class PolicyRoutes:
             no_content=level.no_content,
         )
         if level.settable:
-            yield _setting_route(path, self._topic_setter(name, policy, level), policy, level)
+            yield _setting_route(TOPIC_ADMIN, path, self._topic_setter(name, policy, level), policy, level)
         if level.removable:
-            yield delete(path, self._topic_remover(name, policy))
+            yield delete(TOPIC_ADMIN, path, self._topic_remover(name, policy))
 
     def _topic_getter(self, name: str, policy: Policy[object], level: PolicyPath) -> RouteHandler:
         async def show(request: web.Request) -> web.Response:
@@ -173,11 +175,17 @@ class PolicyRoutes:
 
     def _routes_of(self, name: str, policy: Policy[object], level: PolicyPath) -> Iterator[Route]:
         path = f"{NAMESPACE_ROUTE}/{level.path}"
-        yield get(path, self._getter(name, level, policy.doc), policy.kind.schema, may_be_empty=level.empty is None)
+        yield get(
+            NAMESPACE_ADMIN,
+            path,
+            self._getter(name, level, policy.doc),
+            policy.kind.schema,
+            may_be_empty=level.empty is None,
+        )
         if level.settable:
-            yield _setting_route(path, self._setter(name, policy, level), policy, level)
+            yield _setting_route(NAMESPACE_ADMIN, path, self._setter(name, policy, level), policy, level)
         if level.removable:
-            yield delete(path, self._remover(name, policy))
+            yield delete(NAMESPACE_ADMIN, path, self._remover(name, policy))
 
     def _getter(self, name: str, level: PolicyPath, doc: str) -> RouteHandler:
         async def show(request: web.Request) -> web.Response:
@@ -209,12 +217,14 @@ class PolicyRoutes:
         return remove
 
 
-def _setting_route(path: str, handler: RouteHandler, policy: Policy[object], level: PolicyPath) -> Route:
+def _setting_route(need: Need, path: str, handler: RouteHandler, policy: Policy[object], level: PolicyPath) -> Route:
     """The route that sets a policy: by its body, or by a parameter of the query."""
     declare = put if level.put else post
     if level.parameter:
-        return declare(path, handler, query=(Parameter(level.parameter, WHOLE, f"The value: {policy.kind.text}."),))
-    return declare(path, handler, policy.kind.schema, optional_body=level.empty_removes)
+        return declare(
+            need, path, handler, query=(Parameter(level.parameter, WHOLE, f"The value: {policy.kind.text}."),)
+        )
+    return declare(need, path, handler, policy.kind.schema, optional_body=level.empty_removes)
 
 
 def topic_with_policies(request: web.Request, settings: Settings) -> TopicName:
@@ -353,10 +363,10 @@ class QuotaRoutes:
         namespace = NAMESPACE_ROUTE + "/backlogQuota"
         topic = TOPIC_ROUTE + "/backlogQuota"
         return [
-            post(namespace, self.set_of_namespace, QUOTA, query=(TYPE,)),
-            delete(namespace, self.remove_of_namespace, query=(TYPE,)),
-            post(topic, self.set_of_topic, QUOTA, optional_body=True, query=(TYPE,)),
-            delete(topic, self.remove_of_topic, query=(TYPE,)),
+            post(NAMESPACE_ADMIN, namespace, self.set_of_namespace, QUOTA, query=(TYPE,)),
+            delete(NAMESPACE_ADMIN, namespace, self.remove_of_namespace, query=(TYPE,)),
+            post(TOPIC_ADMIN, topic, self.set_of_topic, QUOTA, optional_body=True, query=(TYPE,)),
+            delete(TOPIC_ADMIN, topic, self.remove_of_topic, query=(TYPE,)),
         ]
 
     async def set_of_namespace(self, request: web.Request) -> web.Response:
@@ -450,15 +460,15 @@ class PermissionRoutes:
     def routes(self) -> list[Route]:
         namespace, topic = NAMESPACE_ROUTE + "/permissions", TOPIC_ROUTE + "/permissions"
         return [
-            get(namespace, self.of_namespace, map_of(TEXTS)),
-            post(namespace + "/{role}", self.grant_namespace, TEXTS),
-            delete(namespace + "/{role}", self.revoke_namespace),
-            get(namespace + "/subscription", self.of_subscriptions, map_of(TEXTS)),
-            post(namespace + "/subscription/{subscription_name}", self.grant_subscription, TEXTS),
-            delete(namespace + "/{subscription_name}/{role}", self.revoke_subscription),
-            get(topic, self.of_topic, map_of(TEXTS)),
-            post(topic + "/{role}", self.grant_topic, TEXTS),
-            delete(topic + "/{role}", self.revoke_topic),
+            get(NAMESPACE_ADMIN, namespace, self.of_namespace, map_of(TEXTS)),
+            post(NAMESPACE_ADMIN, namespace + "/{role}", self.grant_namespace, TEXTS),
+            delete(NAMESPACE_ADMIN, namespace + "/{role}", self.revoke_namespace),
+            get(NAMESPACE_ADMIN, namespace + "/subscription", self.of_subscriptions, map_of(TEXTS)),
+            post(NAMESPACE_ADMIN, namespace + "/subscription/{subscription_name}", self.grant_subscription, TEXTS),
+            delete(NAMESPACE_ADMIN, namespace + "/{subscription_name}/{role}", self.revoke_subscription),
+            get(TOPIC_ADMIN, topic, self.of_topic, map_of(TEXTS)),
+            post(TOPIC_ADMIN, topic + "/{role}", self.grant_topic, TEXTS),
+            delete(TOPIC_ADMIN, topic + "/{role}", self.revoke_topic),
         ]
 
     # -- namespaces and subscriptions ----------------------------------------------------------------------------

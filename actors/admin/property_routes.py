@@ -8,6 +8,7 @@ from aiohttp import web
 
 from ...protocol.errors import SubscriptionNotFound
 from ...protocol.properties import Properties
+from ..security.authorization import CONSUME, NAMESPACE_ADMIN, TOPIC_ADMIN, TOPIC_USER
 from .requests import Owners, json_answer, json_body, namespace_of, no_content, texts_of, topic_of
 from .routes import NAMESPACE_ROUTE, PLAIN, SUBSCRIPTION_ROUTE, TEXT, TOPIC_ROUTE, Parameter, Route, delete, get, put
 from .shapes import map_of
@@ -27,17 +28,19 @@ class PropertyRoutes:
         topic, namespace = TOPIC_ROUTE + "/properties", NAMESPACE_ROUTE + "/properties"
         one = NAMESPACE_ROUTE + "/property/{property}"
         return [
-            get(subscription, self.properties, map_of(TEXT)),
-            put(subscription, self.replace, map_of(TEXT), optional_body=True),
-            get(topic, self.topic_properties, map_of(TEXT)),
-            put(topic, self.add_to_topic, map_of(TEXT), optional_body=True),
-            delete(topic, self.remove_from_topic, query=(KEY,)),
-            get(namespace, self.namespace_properties, map_of(TEXT)),
-            put(namespace, self.add_to_namespace, map_of(TEXT)),
-            delete(namespace, self.clear_namespace),
-            get(one, self.namespace_property, TEXT, may_be_empty=True, content_type=PLAIN),
-            put(NAMESPACE_ROUTE + "/property/{property}/{text}", self.set_namespace_property),
-            delete(one, self.remove_from_namespace, answer=TEXT, may_be_empty=True, content_type=PLAIN),
+            get(CONSUME, subscription, self.properties, map_of(TEXT)),
+            put(CONSUME, subscription, self.replace, map_of(TEXT), optional_body=True),
+            get(TOPIC_USER, topic, self.topic_properties, map_of(TEXT)),
+            put(TOPIC_ADMIN, topic, self.add_to_topic, map_of(TEXT), optional_body=True),
+            delete(TOPIC_ADMIN, topic, self.remove_from_topic, query=(KEY,)),
+            get(NAMESPACE_ADMIN, namespace, self.namespace_properties, map_of(TEXT)),
+            put(NAMESPACE_ADMIN, namespace, self.add_to_namespace, map_of(TEXT)),
+            delete(NAMESPACE_ADMIN, namespace, self.clear_namespace),
+            get(NAMESPACE_ADMIN, one, self.namespace_property, TEXT, may_be_empty=True, content_type=PLAIN),
+            put(NAMESPACE_ADMIN, NAMESPACE_ROUTE + "/property/{property}/{text}", self.set_namespace_property),
+            delete(
+                NAMESPACE_ADMIN, one, self.remove_from_namespace, answer=TEXT, may_be_empty=True, content_type=PLAIN
+            ),
         ]
 
     # -- subscriptions -------------------------------------------------------------------------------------------

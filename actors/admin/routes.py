@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from ..security.authorization import Need
+
 ValueSchema = Mapping[str, object]
 """A JSON schema, as OpenAPI 3.1 has them."""
 RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -75,11 +77,14 @@ APPLIED = Parameter("applied", FLAG, "Whether what holds is asked for, and not w
 class Route:
     """One method of one path.
 
+    `need` is what a caller needs for it; a path cannot be declared without one.
+
     `body` is the schema of the request's body, None for none. `answer` is that of the answer's, None for an answer
     without a body (204). With `may_be_empty` an answer may have no body all the same, and the same status; with
     `no_content` it may be 204.
     """
 
+    need: Need
     method: str
     path: str
     handler: RouteHandler
@@ -94,6 +99,7 @@ class Route:
 
 
 def get(
+    need: Need,
     path: str,
     handler: RouteHandler,
     answer: ValueSchema,
@@ -105,6 +111,7 @@ def get(
 ) -> Route:
     """A path that is read."""
     return Route(
+        need,
         "GET",
         path,
         handler,
@@ -117,6 +124,7 @@ def get(
 
 
 def put(
+    need: Need,
     path: str,
     handler: RouteHandler,
     body: ValueSchema | None = None,
@@ -126,10 +134,11 @@ def put(
     answer: ValueSchema | None = None,
 ) -> Route:
     """A path that something is put to."""
-    return Route("PUT", path, handler, body, optional_body, query, answer)
+    return Route(need, "PUT", path, handler, body, optional_body, query, answer)
 
 
 def post(
+    need: Need,
     path: str,
     handler: RouteHandler,
     body: ValueSchema | None = None,
@@ -140,10 +149,11 @@ def post(
     status: int = 200,
 ) -> Route:
     """A path that changes something, or asks a question that has a body."""
-    return Route("POST", path, handler, body, optional_body, query, answer, status)
+    return Route(need, "POST", path, handler, body, optional_body, query, answer, status)
 
 
 def delete(
+    need: Need,
     path: str,
     handler: RouteHandler,
     *,
@@ -154,5 +164,5 @@ def delete(
 ) -> Route:
     """A path that is removed."""
     return Route(
-        "DELETE", path, handler, query=query, answer=answer, may_be_empty=may_be_empty, content_type=content_type
+        need, "DELETE", path, handler, query=query, answer=answer, may_be_empty=may_be_empty, content_type=content_type
     )

@@ -24,6 +24,7 @@ from ..schemas.definition import (
     pack_parts,
     type_named,
 )
+from ..security.authorization import PRODUCE, TOPIC_USER
 from .requests import Owners, flag, json_answer, json_body, topic_of
 from .routes import FLAG, FORCE, TEXT, WHOLE, Route, ValueSchema, delete, get, post
 from .shapes import list_of, map_of, object_of
@@ -50,14 +51,16 @@ class SchemaRoutes:
     def routes(self) -> list[Route]:
         topic = "/admin/v2/schemas/{tenant}/{namespace}/{topic}"
         return [
-            get(topic + "/schema", self.latest, SCHEMA),
-            post(topic + "/schema", self.put, DEFINITION, answer=object_of(version=object_of(version=WHOLE))),
-            delete(topic + "/schema", self.delete, query=(FORCE,), answer=object_of(version=WHOLE)),
-            get(topic + "/schema/{version}", self.version, SCHEMA),
-            get(topic + "/schemas", self.versions, object_of(getSchemaResponses=list_of(SCHEMA))),
-            get(topic + "/metadata", self.metadata, METADATA, may_be_empty=True),
-            post(topic + "/compatibility", self.compatibility, DEFINITION, answer=COMPATIBILITY, status=202),
-            post(topic + "/version", self.find, DEFINITION, answer=object_of(version=WHOLE)),
+            get(TOPIC_USER, topic + "/schema", self.latest, SCHEMA),
+            post(PRODUCE, topic + "/schema", self.put, DEFINITION, answer=object_of(version=object_of(version=WHOLE))),
+            delete(PRODUCE, topic + "/schema", self.delete, query=(FORCE,), answer=object_of(version=WHOLE)),
+            get(TOPIC_USER, topic + "/schema/{version}", self.version, SCHEMA),
+            get(TOPIC_USER, topic + "/schemas", self.versions, object_of(getSchemaResponses=list_of(SCHEMA))),
+            get(TOPIC_USER, topic + "/metadata", self.metadata, METADATA, may_be_empty=True),
+            post(
+                TOPIC_USER, topic + "/compatibility", self.compatibility, DEFINITION, answer=COMPATIBILITY, status=202
+            ),
+            post(TOPIC_USER, topic + "/version", self.find, DEFINITION, answer=object_of(version=WHOLE)),
         ]
 
     async def latest(self, request: web.Request) -> web.Response:

@@ -16,13 +16,14 @@ import json
 import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
 from aiohttp.web_urldispatcher import MatchInfoError, UrlMappingMatchInfo
 
 from ...protocol.errors import (
+    AuthenticationError,
     MagnetarError,
     TopicNotFound,
 )
@@ -36,7 +37,13 @@ from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
 from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient
+from ..members.feeds import NO_FEEDS, Feeds
 from ..members.peer_calls import MemberCalls
+from ..policies.effective import EffectivePolicies
+from ..policies.watch import PolicyWatch
+from ..security.authentication import ClientAuthentication
+from ..security.authorization import CONSUME, TOPIC_ADMIN, TOPIC_USER, Authorization
+from .access import Access
 from .broker_routes import BrokerRoutes
 from .cluster_routes import ClusterRoutes, DesiredRoutes, ReadingRoutes
 from .message_routes import MessageRoutes
@@ -45,7 +52,7 @@ from .openapi import OpenApiRoutes
 from .policy_routes import PermissionRoutes, PolicyRoutes, QuotaRoutes
 from .property_routes import PropertyRoutes
 from .requests import MESSAGE_ID, Owners, json_answer, json_body, no_content, position_of, topic_of
-from .routes import TOPIC_ROUTE, WHOLE, Route, get, post, put
+from .routes import TOPIC_ROUTE, WHOLE, Route, RouteHandler, get, post, put
 from .schema_routes import SchemaRoutes
 from .shapes import NAME, example_of, shape_of
 from .topic_figures import partitioned_storage_json, storage_info_json, storage_json
@@ -99,17 +106,18 @@ class PathResource(web.DynamicResource):
         return UrlMappingMatchInfo(found, route), self._allowed_methods
 
 
-def add_routes(application: web.Application, routes: Iterable[Route]) -> None:
-    """Have an application serve the routes. GET takes HEAD, too."""
+def add_routes(application: web.Application, routes: Iterable[Route], guarded: Callable[[Route], RouteHandler]) -> None:
+    """Have an application serve the routes through `guarded`. GET takes HEAD, too."""
     resources: dict[str, PathResource] = {}
     for route in routes:
         resource = resources.get(route.path)
         if resource is None:
             resource = resources[route.path] = PathResource(route.path)
             application.router.register_resource(resource)
-        resource.add_route(route.method, route.handler)
+        handler = guarded(route)
+        resource.add_route(route.method, handler)
         if route.method == "GET":
-            resource.add_route("HEAD", route.handler)
+            resource.add_route("HEAD", handler)
 
 
 ALLOWED_HOSTS_SETTING = "webServiceAllowedHosts"
@@ -120,7 +128,7 @@ OWN_SITE = frozenset({"", "none", "same-origin"})
 class RequestGuard:
     """Which HTTP requests the admin takes: those of an operator's tool, not those that a web page makes a browser send.
 
-    The admin asks for no credentials, so it must not serve a browser that a foreign page controls. A page has three
+    The admin may ask for no credentials, so it must not serve a browser that a foreign page controls. A page has three
     ways:
 
     - *The page sends a write from its own origin.* The browser names that origin in `Origin`, or says `cross-site` in
@@ -224,11 +232,11 @@ class InsideRoutes:
         topic = TOPIC_ROUTE
         partitioned = shape_of(partitioned_storage_json({NAME: _STORAGE}))
         return [
-            get(topic + "/internalStats", self.internal_stats, shape_of(storage_json(_STORAGE))),
-            get(topic + "/internal-info", self.internal_info, INFO),
-            get(topic + "/partitioned-internalStats", self.partitioned_internal_stats, partitioned),
-            put(topic + "/backlogSize", self.backlog_size, MESSAGE_ID, answer=WHOLE),
-            post(topic + "/createMissedPartitions", self.create_missed_partitions),
+            get(TOPIC_USER, topic + "/internalStats", self.internal_stats, shape_of(storage_json(_STORAGE))),
+            get(TOPIC_USER, topic + "/internal-info", self.internal_info, INFO),
+            get(TOPIC_USER, topic + "/partitioned-internalStats", self.partitioned_internal_stats, partitioned),
+            put(CONSUME, topic + "/backlogSize", self.backlog_size, MESSAGE_ID, answer=WHOLE),
+            post(TOPIC_ADMIN, topic + "/createMissedPartitions", self.create_missed_partitions),
         ]
 
     async def internal_stats(self, request: web.Request) -> web.Response:
@@ -304,7 +312,13 @@ class AdminService:
         self._guard = RequestGuard((host, advertised_host or host), settings.web_service_allowed_hosts)
         self._port = port
         identity = Identity(cluster_id, ROLE_ADMIN, ADMIN_ID, env.random.hex(8))
-        self._coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator)
+        self._watch = PolicyWatch(settings, _nothing_follows)
+        """The permissions of all namespaces and tenants."""
+        self._watch.begin_session()
+        self._authentication = ClientAuthentication(env, settings)
+        self._access = Access(self._authentication, Authorization.of_settings(settings, self._watch))
+        feeds = Feeds(policies=self._watch) if settings.authorization_enabled else NO_FEEDS
+        self._coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator, feeds)
         self._brokers = MemberCalls(env, identity, keys, self._find_broker, BrokerContract)
         self._metrics = Metrics("admin", ADMIN_ID)
         self._requests = self._metrics.counter("magnetar_admin_requests", "Requests answered.")
@@ -340,11 +354,15 @@ class AdminService:
         return (self._host, self._port)
 
     async def start(self) -> None:
-        """Connect to the coordinator, then listen. Raises CoordinatorUnavailable, HandshakeRefused, OSError."""
+        """Connect to the coordinator, then listen.
+
+        Raises CoordinatorUnavailable, HandshakeRefused, OSError, and SettingError for a key that cannot be read.
+        """
         try:
+            await self._authentication.start()
             await self._coordinator.start()
             application = web.Application(middlewares=[self._answer], client_max_size=BODY_SIZE_MAX_BYTES)
-            add_routes(application, self.routes)
+            add_routes(application, self.routes, self._access.guarded)
             self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=2.0)
             await self._runner.setup()
             site = web.TCPSite(self._runner, self._host, self._port)
@@ -399,6 +417,10 @@ class AdminService:
             self._under_way -= 1
 
 
+def _nothing_follows(changed: Mapping[str, EffectivePolicies]) -> None:
+    """The admin has no topics; each request asks for what holds then."""
+
+
 def _absent(request: web.Request, error: web.HTTPException) -> web.Response:
     """There is no such path, or it takes other methods. A tool must not take that for a topic that does not exist."""
     what = f"{request.method} {request.path[:200]}"
@@ -413,4 +435,7 @@ def _absent(request: web.Request, error: web.HTTPException) -> web.Response:
 
 
 def _refusal(status: int, reason: str) -> web.Response:
-    return web.Response(status=status, text=json.dumps({"reason": reason}), content_type="application/json")
+    headers = {"WWW-Authenticate": "Bearer, Basic"} if status == AuthenticationError.http_status else None
+    return web.Response(
+        status=status, text=json.dumps({"reason": reason}), content_type="application/json", headers=headers
+    )

@@ -21,6 +21,7 @@ from ...protocol.topics import TopicName
 from ..members.broker_addresses import reach
 from ..members.contracts_broker import Point
 from ..members.topic_lookup import PAGE, pages
+from ..security.authorization import CONSUME, NAMESPACE_ADMIN, NAMESPACE_USER, TOPIC_ADMIN, TOPIC_USER
 from .requests import (
     MESSAGE_ID,
     PLACE,
@@ -86,27 +87,33 @@ class TopicRoutes:
     def routes(self) -> list[Route]:
         namespace, topic, subscription = TOPICS_ROUTE, TOPIC_ROUTE, SUBSCRIPTION_ROUTE
         return [
-            get(namespace, self.list_topics, TEXTS),
-            get(namespace + "/partitioned", self.list_partitioned, TEXTS),
-            put(topic + "/partitions", self.create_partitioned, NEW_PARTITIONS),
-            post(topic + "/partitions", self.grow, PARTITIONS),
-            get(topic + "/partitions", self.partitions, PARTITIONS_SHAPE, query=(MAY_CREATE,)),
-            delete(topic + "/partitions", self.delete_partitioned, query=(FORCE,)),
-            put(topic, self.create, map_of(TEXT), optional_body=True),
-            delete(topic, self.delete, query=(FORCE,)),
-            get(topic + "/stats", self.stats, TOPIC_SHAPE),
-            get(topic + "/partitioned-stats", self.partitioned_stats, PARTITIONED_SHAPE, query=(EACH,)),
-            get(topic + "/lastMessageId", self.last_message_id, MESSAGE_ID),
-            put(topic + "/unload", self.unload, query=(DESTINATION,)),
-            get(topic + "/subscriptions", self.subscriptions, TEXTS),
-            put(subscription, self.create_subscription, PLACE, optional_body=True),
-            delete(subscription, self.delete_subscription, query=(FORCE,)),
-            post(subscription + "/resetcursor", self.reset_cursor, PLACE),
-            post(subscription + "/resetcursor/{timestamp}", self.reset_cursor),
-            post(subscription + "/skip_all", self.skip_all),
-            post(subscription + "/expireMessages/{seconds}", self.expire_messages),
-            post(topic + "/all_subscription/expireMessages/{seconds}", self.expire_messages),
-            get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", self.lookup, LOOKUP, query=(LISTENER,)),
+            get(NAMESPACE_USER, namespace, self.list_topics, TEXTS),
+            get(NAMESPACE_USER, namespace + "/partitioned", self.list_partitioned, TEXTS),
+            put(NAMESPACE_ADMIN, topic + "/partitions", self.create_partitioned, NEW_PARTITIONS),
+            post(TOPIC_ADMIN, topic + "/partitions", self.grow, PARTITIONS),
+            get(TOPIC_USER, topic + "/partitions", self.partitions, PARTITIONS_SHAPE, query=(MAY_CREATE,)),
+            delete(TOPIC_ADMIN, topic + "/partitions", self.delete_partitioned, query=(FORCE,)),
+            put(NAMESPACE_ADMIN, topic, self.create, map_of(TEXT), optional_body=True),
+            delete(TOPIC_ADMIN, topic, self.delete, query=(FORCE,)),
+            get(TOPIC_USER, topic + "/stats", self.stats, TOPIC_SHAPE),
+            get(TOPIC_USER, topic + "/partitioned-stats", self.partitioned_stats, PARTITIONED_SHAPE, query=(EACH,)),
+            get(CONSUME, topic + "/lastMessageId", self.last_message_id, MESSAGE_ID),
+            put(TOPIC_ADMIN, topic + "/unload", self.unload, query=(DESTINATION,)),
+            get(CONSUME, topic + "/subscriptions", self.subscriptions, TEXTS),
+            put(CONSUME, subscription, self.create_subscription, PLACE, optional_body=True),
+            delete(CONSUME, subscription, self.delete_subscription, query=(FORCE,)),
+            post(CONSUME, subscription + "/resetcursor", self.reset_cursor, PLACE),
+            post(CONSUME, subscription + "/resetcursor/{timestamp}", self.reset_cursor),
+            post(CONSUME, subscription + "/skip_all", self.skip_all),
+            post(CONSUME, subscription + "/expireMessages/{seconds}", self.expire_messages),
+            post(CONSUME, topic + "/all_subscription/expireMessages/{seconds}", self.expire_messages),
+            get(
+                TOPIC_USER,
+                "/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}",
+                self.lookup,
+                LOOKUP,
+                query=(LISTENER,),
+            ),
         ]
 
     # -- topics --------------------------------------------------------------------------------------------------
@@ -376,7 +383,10 @@ class CompactionRoutes:
 
     def routes(self) -> list[Route]:
         path = TOPIC_ROUTE + "/compaction"
-        return [put(path, self.compact), get(path, self.status, object_of(status=TEXT, lastError=TEXT))]
+        return [
+            put(TOPIC_ADMIN, path, self.compact),
+            get(TOPIC_ADMIN, path, self.status, object_of(status=TEXT, lastError=TEXT)),
+        ]
 
     async def compact(self, request: web.Request) -> web.Response:
         """Begin to compact a topic or all its partitions: keep the last message of each key."""

@@ -45,7 +45,7 @@ from ..members.matched_topics import MatchedLists
 from ..members.topic_lookup import Lookups
 from ..members.topic_watch import TopicWatch
 from ..schemas.registry import SchemaRegistry
-from ..security.authentication import Authentication
+from ..security.authentication import ClientAuthentication
 from ..security.authorization import Authorization
 from ..topics.loaded_topics import Topic, Topics
 from ..topics.topic import SubscriptionStart
@@ -225,14 +225,14 @@ class BrokerService:
             self._retire,
             self._prepare_subscription,
             features=FEATURES,
-            permissions_changed=self._permissions_changed,
         )
         lists = MatchedLists(TopicWatch(env, self._coordinator))
         self.ownership = Ownership(env, self.topics)
         """What it owns."""
         self.lookups = Lookups(self._coordinator, self.ownership, settings.lookup_requests_max, lists)
         self.schemas = SchemaRegistry(env, lambda: self._coordinator().metadata)
-        self.authentication = Authentication(env, settings)
+        self.topics.policies.on_permissions = self._permissions_changed
+        self.authentication = ClientAuthentication(env, settings)
         self.authorization = Authorization.of_settings(settings, self.topics.policies)
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)

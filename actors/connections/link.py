@@ -7,7 +7,15 @@ The connection asks before it calls the handler. A handler that asks nothing say
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ...protocol.pulsar_pb2 import CommandSend
+from ...protocol.pulsar_pb2 import (
+    CommandGetOrCreateSchema,
+    CommandGetSchema,
+    CommandGetTopicsOfNamespace,
+    CommandLookupTopic,
+    CommandPartitionedTopicMetadata,
+    CommandSend,
+    CommandWatchTopicList,
+)
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -15,7 +23,7 @@ from ...runtime.tasks import Tasks
 from ..dispatch.consumer import AttachedConsumer
 from ..members.topic_lookup import Lookups
 from ..schemas.registry import SchemaRegistry
-from ..security.authentication import Authentication
+from ..security.authentication import ClientAuthentication
 from ..security.authorization import Authorization, Need, Scope
 from ..topics.loaded_topics import Topics
 from ..topics.producer import AttachedProducer
@@ -29,6 +37,8 @@ CommandHandler = Callable[[Any], None]
 """Handles the content of one type of command. Which one, says the type under which the handler is listed."""
 EntryHandler = Callable[[CommandSend, bytes], None]
 """The same for a command that carries an entry. It names a producer of this connection, which was permitted."""
+OfTopic = CommandLookupTopic | CommandPartitionedTopicMetadata | CommandGetSchema | CommandGetOrCreateSchema
+OfNamespace = CommandGetTopicsOfNamespace | CommandWatchTopicList
 Asked = Iterable[tuple[Need, Scope]]
 """What a command needs, and of what. All of it must be permitted."""
 
@@ -37,7 +47,7 @@ class Guarded(NamedTuple):
     """A handler, and what each command that it handles needs."""
 
     handler: CommandHandler
-    asks: Callable[[Any], Asked]
+    asks: Callable[..., Asked]
     """From the content of the command. Raises InvalidTopicName."""
 
 
@@ -49,7 +59,7 @@ def of_own(handler: CommandHandler) -> Guarded:
 def of_topic(need: Need, handler: CommandHandler) -> Guarded:
     """The command names a topic."""
 
-    def asks(content: Any) -> Asked:
+    def asks(content: OfTopic) -> Asked:
         return [(need, Scope.of_topic(TopicName.parse(content.topic)))]
 
     return Guarded(handler, asks)
@@ -58,13 +68,13 @@ def of_topic(need: Need, handler: CommandHandler) -> Guarded:
 def of_namespace(need: Need, handler: CommandHandler) -> Guarded:
     """The command names a namespace."""
 
-    def asks(content: Any) -> Asked:
+    def asks(content: OfNamespace) -> Asked:
         return [(need, Scope.of_namespace(content.namespace))]
 
     return Guarded(handler, asks)
 
 
-def _nothing(content: Any) -> Asked:
+def _nothing(content: object) -> Asked:
     return ()
 
 
@@ -78,7 +88,7 @@ class ConnectionHost(Protocol):
     schemas: SchemaRegistry
     publish_budget: PublishBudget
     connection_limits: ConnectionLimits
-    authentication: Authentication
+    authentication: ClientAuthentication
     authorization: Authorization
     requests: Tasks
     connections: "dict[ServerConnection, None]"

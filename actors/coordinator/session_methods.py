@@ -8,7 +8,7 @@ import logging
 
 from ...protocol.cluster_status import MemberData
 from ...protocol.errors import CookieMismatch, NotAllowedError, ProtocolError, StaleEpoch
-from ...protocol.names import ROLE_BOOKIE, ROLE_BROKER
+from ...protocol.names import ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
 from ...runtime.backoff import Backoff
 from ...runtime.rpc.connection import RpcConnection
 from ...runtime.rpc.contract import CALLER
@@ -118,7 +118,7 @@ class SessionMethods(SessionContract):
         slots, policies = None, PolicyPage([], False)
         if office.lists.listens(caller):
             slots = await self.slot_listing()
-        if role == ROLE_BROKER:
+        if role in (ROLE_BROKER, ROLE_ADMIN):
             policies = await self.policies(after="")
         return Registered(office.epoch, office.lists.bookies(), office.lists.brokers(), slots, policies)
 

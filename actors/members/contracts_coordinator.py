@@ -195,9 +195,9 @@ class SessionContract(Contract):
         """Who owns which slot, as of the last change that members were told of."""
         ...
 
-    @method(BROKER)
+    @method(BROKER | ADMIN)
     async def policies(self, *, after: str) -> PolicyPage:
-        """Namespaces and topics that have policies, ordered by name, behind the name `after`."""
+        """Tenants with admins, and namespaces and topics with policies, ordered by name, behind the name `after`."""
         ...
 
     @method(BROKER | ADMIN | READER)

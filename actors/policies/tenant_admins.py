@@ -17,7 +17,7 @@ ADMINS = "adminRoles"
 NOBODY: frozenset[str] = frozenset()
 
 
-class _Held(NamedTuple):
+class _HeldAdmins(NamedTuple):
     version: int
     roles: frozenset[str]
 
@@ -26,7 +26,7 @@ class TenantAdmins:
     """See the module."""
 
     def __init__(self) -> None:
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldAdmins] = {}
         self._unlisted: dict[str, None] = {}
         """Tenants of which neither the listing nor a change has said anything since the listing began."""
 
@@ -52,7 +52,7 @@ class TenantAdmins:
         held = self._held.get(tenant)
         if held is not None and held.version >= version:
             return False
-        self._held[tenant] = _Held(version, admins)
+        self._held[tenant] = _HeldAdmins(version, admins)
         return admins != (held.roles if held is not None else NOBODY)
 
     def listing_ended(self) -> bool:

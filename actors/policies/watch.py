@@ -84,20 +84,18 @@ class _Held(NamedTuple):
 
 
 class PolicyWatch:
-    """See the module. `changed` is called with what holds now, by scope, for those where it is not what it was.
-
-    `permissions_changed` is called behind it when namespaces or tenants may have other permissions.
-    """
+    """See the module. `changed` is called with what holds now, by scope, for those where it is not what it was."""
 
     def __init__(
         self,
         settings: Settings,
         changed: Callable[[Mapping[str, EffectivePolicies]], None],
-        permissions_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.state = WatchState.UNKNOWN
         self.tenants = TenantAdmins()
-        self._permissions_changed = permissions_changed
+        self.on_permissions: Callable[[], None] = lambda: None
+        """Called behind `changed` when namespaces or tenants may have other permissions. Set by the broker, whose
+        connections are made after its topics."""
         self._settings = settings
         self._changed = changed
         self._default = EffectivePolicies.resolve(settings)
@@ -236,7 +234,7 @@ class PolicyWatch:
         if changed:
             self._changed(changed)
         if admins or any(scope.count("/") == 1 for scope in changed):
-            self._permissions_changed()
+            self.on_permissions()
 
     def _become(self, state: WatchState) -> None:
         check_transition(TRANSITIONS, "the watch of policies", self.state, state)

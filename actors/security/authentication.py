@@ -1,6 +1,7 @@
 """Who is at the other end: the providers that the settings name, asked by method.
 
-Every broker and every admin has one `Authentication`. Rules, as in Pulsar's `ServerCnx` and `AuthenticationService`:
+Every broker and every admin has one `ClientAuthentication`. The rules are Pulsar's (`ServerCnx`,
+`AuthenticationService`):
 
 - A method that no provider has, or none at all, is the anonymous role, if there is one. Else it is refused.
 - Of several providers of one method the first that accepts counts. If none does, the client gets the first refusal.
@@ -45,7 +46,7 @@ class Verified(NamedTuple):
     """Of a proxy's client, where it was checked."""
 
 
-class Authentication:
+class ClientAuthentication:
     """See the module."""
 
     def __init__(self, env: Environment, settings: Settings) -> None:

@@ -29,7 +29,7 @@ from .providers import load_class
 WILDCARD = "*"
 PULSARS = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
 """The class of Pulsar that decides so."""
-Grants = Mapping[str, frozenset[AuthAction]]
+RoleGrants = Mapping[str, frozenset[AuthAction]]
 """Actions by role."""
 
 
@@ -37,7 +37,7 @@ class Level(Enum):
     """What a need is about."""
 
     OPEN = "nothing: anybody may, without a credential, too"
-    KNOWN = "nothing: whoever is authenticated may"
+    KNOWN = "nothing: all who are authenticated may"
     SUPER_USER = "the cluster"
     TENANT = "a tenant"
     NAMESPACE = "a namespace"
@@ -137,7 +137,7 @@ class RolePermissions:
         allowed = policies.subscriptions.get(subscription)
         return not allowed or role in allowed
 
-    def _grants(self, role: str, actions: Iterable[AuthAction], grants: Grants) -> bool:
+    def _grants(self, role: str, actions: Iterable[AuthAction], grants: RoleGrants) -> bool:
         wanted = frozenset(actions)
         if wanted & grants.get(role, frozenset()):
             return True
@@ -154,7 +154,7 @@ def matches(pattern: str, role: str) -> bool:
 
 
 class Authorization:
-    """Decides about principals. Without `authorizationEnabled` whoever is authenticated may do everything."""
+    """Decides about principals. Without `authorizationEnabled` all who are authenticated may do everything."""
 
     def __init__(self, settings: Settings, granted: PolicyWatch, provider: AuthorizationProvider) -> None:
         self.enabled = settings.authorization_enabled

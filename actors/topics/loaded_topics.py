@@ -54,7 +54,7 @@ class Topics:
 
     `claim(name, create)` asks the coordinator for a topic that somebody came for and this broker does not own.
     `retire(name)` has the coordinator delete a topic that nobody uses. `prepare` is that of `CommonState`.
-    `features` is the table of features. `permissions_changed` is called when roles may do other things.
+    `features` is the table of features.
     """
 
     def __init__(
@@ -69,10 +69,9 @@ class Topics:
         prepare: PrepareSubscription | None = None,
         *,
         features: FeatureKinds,
-        permissions_changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.table = TopicTable()
-        self.policies = PolicyWatch(settings, self._policies_changed, permissions_changed)
+        self.policies = PolicyWatch(settings, self._policies_changed)
         """The policies of all namespaces and topics; the broker's session feeds it."""
         self._env = env
         self._settings = settings

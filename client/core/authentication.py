@@ -35,13 +35,21 @@ class Authentication:
     """Its private key."""
 
     def auth_data(self) -> bytes | Awaitable[bytes]:
-        """Return what proves it now, or something that can be awaited for it. Called on a thread that may wait."""
+        """Return what proves it now. May be called from any thread, and may wait.
+
+        Returns:
+            The data of the method, or something that can be awaited for it.
+        """
         return b""
 
     async def credential(self) -> SentCredential:
-        """What to send now.
+        """Get what to send now. The client calls it.
 
-        Raises ErrorGettingAuthenticationData if `auth_data` fails, or takes too long.
+        Returns:
+            The method's name, and the data.
+
+        Raises:
+            ErrorGettingAuthenticationData: If `auth_data` fails, or takes too long.
         """
         try:
             async with asyncio.timeout(CREDENTIAL_TIMEOUT_S):
@@ -85,7 +93,11 @@ class AuthenticationToken(Authentication):
         self._token = token
 
     def auth_data(self) -> bytes:
-        """Return the token."""
+        """Return the token.
+
+        Returns:
+            The token as text of ASCII.
+        """
         token = self._token() if callable(self._token) else self._token
         if not isinstance(token, str) or not token:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ErrorGettingAuthenticationData("the function of AuthenticationToken returned no token")
@@ -110,6 +122,12 @@ class AuthenticationBasic(Authentication):
     ) -> None:
         """Give both, or a JSON text with `username`, `password` and perhaps `method`.
 
+        Args:
+            username: The name, which is the role.
+            password: The password.
+            method: The name by which brokers know the method.
+            auth_params_string: The three as a JSON object.
+
         Raises:
             InvalidConfiguration: If the name or the password is missing, or the text is no such JSON.
         """
@@ -123,7 +141,11 @@ class AuthenticationBasic(Authentication):
         self._data = f"{username}:{password}".encode()
 
     def auth_data(self) -> bytes:
-        """Return `name:password`."""
+        """Return the name and the password.
+
+        Returns:
+            `name:password`.
+        """
         return self._data
 
     def __eq__(self, other: object) -> bool:
@@ -142,7 +164,12 @@ class AuthenticationTLS(Authentication):
     method_name = "tls"
 
     def __init__(self, certificate_path: str, private_key_path: str) -> None:
-        """Name the files, in PEM form."""
+        """Name the files.
+
+        Args:
+            certificate_path: The certificate, in PEM form.
+            private_key_path: Its private key, in PEM form.
+        """
         self.certificate_path = certificate_path
         self.private_key_path = private_key_path
 

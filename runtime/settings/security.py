@@ -51,13 +51,13 @@ class SecuritySettings:
     authorization_enabled: bool = setting(
         "authorizationEnabled",
         False,
-        "Whether roles need permissions. If not, whoever is authenticated may do everything.",
+        "Whether roles need permissions. If not, all who are authenticated may do everything.",
     )
     authorization_provider: str = setting(
         "authorizationProvider",
         "",
         "A class of your own that decides, as `module:Class`. Empty: permissions of tenants, namespaces and topics.",
-        original="the class of Pulsar that decides by permissions",
+        original="org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider; the default has its rules",
     )
     authorization_allow_wildcards_matching: bool = setting(
         "authorizationAllowWildcardsMatching",
@@ -72,7 +72,7 @@ class SecuritySettings:
     token_public_key: str = setting(
         "tokenPublicKey",
         "",
-        "The public key of whoever signs asymmetric tokens: `file:///path`. The file has DER, its base64, or PEM.",
+        "The public key that verifies asymmetric tokens: `file:///path`. The file has DER, its base64, or PEM.",
     )
     token_public_alg: str = setting(
         "tokenPublicAlg",
@@ -92,7 +92,7 @@ class SecuritySettings:
     token_allowed_clock_skew_s: int = setting(
         "tokenAllowedClockSkewSeconds",
         0,
-        "How much the clock of whoever makes tokens may differ.",
+        "How much the clock of the maker of tokens may differ.",
         within=(0, 3_600),
     )
     basic_auth_conf: str = setting(
@@ -100,7 +100,6 @@ class SecuritySettings:
         "",
         "The users and the hashes of their passwords: the path of a file as `htpasswd` makes it, with bcrypt, apr1 or "
         "SHA.",
-        original="`data:` has the lines themselves, too",
     )
     authenticate_metrics_endpoint: bool = setting(
         "authenticateMetricsEndpoint",

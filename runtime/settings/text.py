@@ -17,8 +17,8 @@ FEATURES = {
     "WebSocket proxy": r"webSocket",
     "functions": r"functions?Worker|functionsEnabled",
     "transactions": r"transaction|^numIOThreads.*Txn",
-    "authentication and authorization": r"authenti|authoriz|superUser|proxyRoles|brokerClient(?!.*tls)|sasl|kinit|jaas|"
-    r"anonymousUser|^token(?!s)",
+    "Kerberos, Athenz, OpenID Connect or credentials between brokers": r"brokerClient(?!.*tls)|sasl|kinit|jaas|athenz|"
+    r"^openID|tokenSettingPrefix|strictAuthMethod|RoleLoggingAnonymizer",
     "TLS": r"tls|ssl|certificate|keyStore|trustStore",
     "ZooKeeper": r"zookeeper|^zk|zkSession|metadataStore|configurationStore",
     "geo-replication": r"replicat(or|edSubscription)|replicationConnections|replicationProducer|replicationMetrics|"

@@ -1,6 +1,10 @@
 """Clients that prove who they are by tokens and passwords: ours, and the official one."""
 
+import base64
+import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,9 +51,7 @@ def grant(cluster: EmbeddedCluster, role: str, *actions: str) -> None:
     grants = found.get("auth_policies", {})
     roles = {**grants.get("namespace_auth", {}), role: list(actions)}
     value = {**grants, "namespace_auth": {name: words for name, words in roles.items() if words}}
-    cluster.run(
-        cluster.coordinator_call("set_policy", namespace="public/default", policy="auth_policies", value=value)
-    )
+    cluster.run(cluster.coordinator_call("set_policy", namespace="public/default", policy="auth_policies", value=value))
 
 
 def test_a_token_lets_a_role_do_what_it_is_granted(cluster: EmbeddedCluster) -> None:
@@ -137,3 +139,74 @@ def test_a_revocation_reaches_connected_clients_within_a_second(cluster: Embedde
             while True:
                 producer.send(b"after")
         assert time.monotonic() - began < 5
+
+
+@pytest.fixture(scope="module")
+def admin(cluster: EmbeddedCluster) -> str:
+    """The URL of an admin of the same cluster."""
+    return cluster.run(cluster.start_admin())
+
+
+def status(url: str, path: str, method: str = "GET", body: object = None, **headers: str) -> int:
+    request = urllib.request.Request(url + path, method=method, headers=headers)
+    if body is not None:
+        request.data = json.dumps(body).encode()
+        request.add_header("Content-Type", "application/json")
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        with error:
+            print(method, path, error.code, error.read())
+            return error.code
+
+
+def bearer(role: str, **claims: object) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token(role, **claims)}"}
+
+
+def test_the_admin_asks_who_calls(admin: str) -> None:
+    path = "/admin/v2/tenants"
+    password = base64.b64encode(b"admin:right").decode()
+    wrong = base64.b64encode(b"admin:wrong").decode()
+    assert status(admin, path) == 401
+    assert status(admin, path, **bearer("admin")) == 200
+    assert status(admin, path, **bearer("producer")) == 403
+    assert status(admin, path, **bearer("admin", exp=1)) == 401
+    assert status(admin, path, Authorization=f"Basic {password}") == 200
+    assert status(admin, path, Authorization=f"Basic {wrong}") == 401
+    assert status(admin, path, Authorization="Basic %") == 401
+    assert status(admin, path, Authorization="Digest x") == 401
+    assert [status(admin, open_path) for open_path in ("/metrics", "/admin/v2/brokers/ready")] == [200, 200]
+
+
+def test_roles_reach_the_paths_of_their_permissions(admin: str) -> None:
+    topic = "/admin/v2/persistent/public/default/orders"
+    assert status(admin, f"{topic}/stats", **bearer("producer")) == 200
+    assert status(admin, f"{topic}/subscriptions", **bearer("producer")) == 403
+    assert status(admin, f"{topic}/subscriptions", **bearer("consumer")) == 200
+    assert status(admin, f"{topic}/subscription/s/skip_all", "POST", **bearer("producer")) == 403
+    assert status(admin, f"{topic}/unload", "PUT", **bearer("consumer")) == 403
+    assert status(admin, f"{topic}/no-such-path", **bearer("consumer")) == 501
+    assert status(admin, "/admin/v2/persistent/public/default/missing/stats", **bearer("nobody")) == 403
+
+
+def test_an_admin_of_a_tenant_does_everything_below_it_and_nothing_else(cluster: EmbeddedCluster, admin: str) -> None:
+    made = {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}
+    assert status(admin, "/admin/v2/tenants/shop", "PUT", made, **bearer("boss")) == 403
+    assert status(admin, "/admin/v2/tenants/shop", "PUT", made, **bearer("admin")) == 204
+    assert status(admin, "/admin/v2/namespaces/shop/sales", "PUT", **bearer("boss")) == 204
+    assert status(admin, "/admin/v2/namespaces/public/more", "PUT", **bearer("boss")) == 403
+    grants = "/admin/v2/namespaces/shop/sales/permissions/clerk"
+    assert status(admin, grants, "POST", ["produce"], **bearer("clerk")) == 403
+    assert status(admin, grants, "POST", ["produce"], **bearer("boss")) == 204
+    topic = "persistent://shop/sales/orders"
+    for role in ("boss", "clerk"):
+        with magnetar.Client(cluster.service_url, magnetar.AuthenticationToken(token(role))) as client:
+            client.create_producer(topic).send(b"sold")
+    with magnetar.Client(cluster.service_url, magnetar.AuthenticationToken(token("boss"))) as client:
+        client.subscribe(topic, "s").close()
+        with pytest.raises(magnetar.AuthorizationError):
+            client.create_producer(TOPIC)
+    assert status(admin, "/admin/v2/tenants/shop", "POST", {"adminRoles": []}, **bearer("admin")) == 204
+    assert status(admin, "/admin/v2/namespaces/shop/sales", **bearer("boss")) == 403

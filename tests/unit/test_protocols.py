@@ -75,6 +75,8 @@ PROTOCOLS: dict[str, str] = {
     "cluster.terminal.addresses.RunningCluster": (
         "`ClusterHandle`, across a floor: commands of the terminal lie below what starts clusters"
     ),
+    "actors.security.authorization.AuthorizationProvider": "A named seam: the operator may have a class of his own",
+    "actors.security.providers.AuthenticationProvider": "A named seam: the operator may have a class of his own",
     "runtime.environment.Chance": ("real chance, and that of the simulator's seed"),
     "runtime.environment.Clock": ("the machine's clock, and that of the simulator"),
     "runtime.files.File": ("a file of the machine, and one of the simulator's disk"),

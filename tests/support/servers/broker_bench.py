@@ -14,7 +14,7 @@ from magnetar.actors.features.table import FEATURES
 from magnetar.actors.members.broker_addresses import Reach, reach
 from magnetar.actors.members.contracts_coordinator import BrokerInfo
 from magnetar.actors.schemas.registry import SchemaRegistry
-from magnetar.actors.security.authentication import Authentication
+from magnetar.actors.security.authentication import ClientAuthentication
 from magnetar.actors.security.authorization import Authorization
 from magnetar.actors.topics.loaded_topics import Topics
 from magnetar.protocol.errors import TopicNotFound
@@ -98,9 +98,9 @@ class BrokerFront:
             self.lookups.claim,  # type: ignore[arg-type]
             self.retire,
             features=FEATURES,
-            permissions_changed=self._permissions_changed,
         )
-        self.authentication = Authentication(self.env, settings)
+        self.topics.policies.on_permissions = self._permissions_changed
+        self.authentication = ClientAuthentication(self.env, settings)
         self.authorization = Authorization.of_settings(settings, self.topics.policies)
         self.topics.policies.listing_began()
         self.topics.policies.listing_ended()

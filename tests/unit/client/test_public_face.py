@@ -287,7 +287,7 @@ async def test_what_is_no_schema_is_refused_by_name(method: str, options: dict[s
     blocking.close()
 
 
-@pytest.mark.parametrize("options", [{"authentication": object()}, {"use_tls": True}, {"logger": object()}])
+@pytest.mark.parametrize("options", [{"use_tls": True}, {"logger": object()}])
 def test_clients_that_are_not_to_be_had(options: dict[str, Any]) -> None:
     for kind in (magnetar.Client, magnetar.AsyncClient):
         with pytest.raises(OperationNotSupported, match=next(iter(options))):

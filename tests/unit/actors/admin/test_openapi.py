@@ -26,7 +26,7 @@ OPERATIONS = [operation for path in DESCRIPTION["paths"].values() for operation 
 
 def test_the_description_has_exactly_the_paths_that_the_server_serves() -> None:
     application = web.Application()
-    add_routes(application, ROUTES)
+    add_routes(application, ROUTES, lambda route: route.handler)
     served = {
         (route.method, route.resource.canonical)
         for route in application.router.routes()

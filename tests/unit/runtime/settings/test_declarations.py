@@ -41,7 +41,8 @@ def test_all_unknown_names_of_a_file_are_told_at_once_and_missing_features_by_na
     """As in a `broker.conf` of Pulsar."""
     file = tmp_path / "broker.conf"
     names = (
-        "zookeeperServers", "brokerServicePortTls", "tlsEnabled", "authenticationEnabled", "superUserRoles",
+        "zookeeperServers", "brokerServicePortTls", "tlsEnabled",
+        "brokerClientAuthenticationPlugin", "saslJaasClientAllowedIds",
         "functionsWorkerEnabled", "managedLedgerOffloadDriver", "transactionCoordinatorEnabled",
         "webSocketServiceEnabled", "replicatorPrefix", "maxMesageSize", "xyzzy",
     )  # fmt: skip
@@ -52,7 +53,7 @@ def test_all_unknown_names_of_a_file_are_told_at_once_and_missing_features_by_na
     assert message.startswith(f"{file}: unknown settings maxMesageSize (did you mean maxMessageSize?), xyzzy; ")
     assert message.count("did you mean") == 1, "nothing is suggested in place of a missing feature"
     assert "no TLS, so take away brokerServicePortTls, tlsEnabled" in message
-    assert "no authentication and authorization, so take away authenticationEnabled, superUserRoles" in message
+    assert "so take away brokerClientAuthenticationPlugin, saslJaasClientAllowedIds" in message
     for feature in ("ZooKeeper", "functions", "tiered storage", "transactions", "WebSocket proxy", "geo-replication"):
         assert f"Magnetar has no {feature}, so" in message
     assert all(name in message for name in names)
