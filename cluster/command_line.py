@@ -32,6 +32,7 @@ from .terminal.addresses import Finder, RunningCluster
 from .terminal.consume import consume
 from .terminal.failures import clear_errors
 from .terminal.produce import produce
+from .tokens_command import tokens_app
 
 if TYPE_CHECKING:
     from ..protocol.cluster_status import DesiredView
@@ -58,6 +59,7 @@ perf.command("consume")(consume_load)
 app.add_typer(perf, name="perf")
 app.add_typer(admin, name="admin")
 app.add_typer(metadata_app, name="metadata")
+app.add_typer(tokens_app, name="tokens")
 
 
 WaitOption = Annotated[

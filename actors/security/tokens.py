@@ -1,12 +1,9 @@
 """Tokens: JSON Web Tokens (RFC 7519), signed with a secret or a private key.
 
-The key decides about the algorithm, never the token: a secret verifies HS256, HS384 and HS512, and a public key the one
-algorithm of `tokenPublicAlg`. A token without signature is refused.
+The key decides about the algorithm, never the token: a secret verifies HS256, HS384 and HS512, as far as it is long
+enough, and a public key the one algorithm of `tokenPublicAlg`. A token without signature is refused.
 """
 
-import base64
-import binascii
-import logging
 from collections.abc import Mapping
 from typing import cast
 
@@ -20,15 +17,13 @@ from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from .credentials import Credential, Peer
 
-SYMMETRIC = ["HS256", "HS384", "HS512"]
+SYMMETRIC = {"HS256": 32, "HS384": 48, "HS512": 64}
+"""How many bytes a secret needs for each: as many as the hash has (RFC 7518, 3.2)."""
 SECRET_MIN_BYTES = 32
-"""RFC 7518 wants as many as the hash of HS256 has."""
 FILE_SCHEME = "file://"
 DATA_SCHEME = "data:"
 TOKEN_KEYWORD = "token:"
 """Some clients put this before their token."""
-
-logger = logging.getLogger(__name__)
 
 
 class TokenProvider:
@@ -49,7 +44,8 @@ class TokenProvider:
             raise SettingError("the provider `token` needs tokenSecretKey or tokenPublicKey, and not both")
         if settings.token_secret_key:
             content = await self._content("tokenSecretKey", settings.token_secret_key)
-            self._key, self._algorithms = secret_of(content), SYMMETRIC
+            self._key = content
+            self._algorithms = algorithms_of(self._key)
             if len(self._key) < SECRET_MIN_BYTES:
                 raise SettingError(
                     f"tokenSecretKey has {len(self._key)} bytes: take {SECRET_MIN_BYTES} random bytes, as "
@@ -126,23 +122,15 @@ def path_of(setting: str, place: str) -> str:
     return path
 
 
-def secret_of(content: bytes) -> bytes:
-    """The secret in a file: base64 of it, or the bytes themselves."""
-    try:
-        found = base64.b64decode(b"".join(content.split()), validate=True)
-    except (binascii.Error, ValueError):
-        return content
-    return found if len(found) >= SECRET_MIN_BYTES else content
+def algorithms_of(secret: bytes) -> list[str]:
+    """What a secret is long enough for, the usual one first."""
+    return [name for name, size in SYMMETRIC.items() if len(secret) >= size]
 
 
 def public_key_of(content: bytes) -> PublicKeyTypes:
-    """The public key in a file: PEM, DER, or base64 of DER. Raises ValueError, UnsupportedAlgorithm."""
+    """The public key in a file: PEM or DER. Raises ValueError, UnsupportedAlgorithm."""
     if content.lstrip().startswith(b"-----"):
         return load_pem_public_key(content)
-    try:
-        content = base64.b64decode(b"".join(content.split()), validate=True)
-    except (binascii.Error, ValueError):
-        logger.debug("the public key is no base64, so it is read as DER")
     return load_der_public_key(content)
 
 

@@ -67,12 +67,12 @@ class SecuritySettings:
     token_secret_key: str = setting(
         "tokenSecretKey",
         "",
-        "The key that symmetric tokens are signed with: `file:///path`. The file has the bytes of the key, or base64.",
+        "The key that symmetric tokens are signed with: `file:///path`. The bytes of the file are the key.",
     )
     token_public_key: str = setting(
         "tokenPublicKey",
         "",
-        "The public key that verifies asymmetric tokens: `file:///path`. The file has DER, its base64, or PEM.",
+        "The public key that verifies asymmetric tokens: `file:///path`. The file has DER or PEM.",
     )
     token_public_alg: str = setting(
         "tokenPublicAlg",

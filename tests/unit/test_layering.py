@@ -110,7 +110,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cluster.admin": BASE | {"actors.policies", "cluster.terminal"},
     "cluster": BASE
     | CLIENT
-    | {"spark", "actors.processes", "actors.coordinator", "actors.desired"}
+    | {"spark", "actors.processes", "actors.coordinator", "actors.desired", "actors.security"}
     | {"storage.backup", "storage.bookie", "storage.metadata"}
     | {"cluster.terminal", "cluster.load", "cluster.admin"},
     "cluster.demo": BASE | CLIENT | {"cluster", "spark"},
