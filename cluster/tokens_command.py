@@ -95,7 +95,7 @@ def create(
         str | None, typer.Option("-a", "--signature-algorithm", help="By default HS256, RS256 or the curve's.")
     ] = None,
     headers: Annotated[
-        list[str] | None, typer.Option("--headers", metavar="NAME=VALUE", help="A header; repeat it for more.")
+        list[str] | None, typer.Option("-hs", "--headers", metavar="NAME=VALUE", help="A header; repeat it for more.")
     ] = None,
 ) -> None:
     """Make a token of a role, and print it."""

@@ -51,7 +51,7 @@ class Access:
         return decide
 
     async def principal(self, request: web.Request) -> Principal:
-        """In whose name a request comes. Raises AuthenticationError."""
+        """In whose name a request comes. Raises AuthenticationError, AuthorizationError."""
         authentication = self._authentication
         if not authentication.enabled:
             return NOBODY

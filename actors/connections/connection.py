@@ -28,6 +28,7 @@ from ...protocol.bounds import check_command
 from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
 from ...protocol.errors import (
     AuthenticationError,
+    AuthorizationError,
     FrameTooLarge,
     MagnetarError,
     NotAllowedError,
@@ -586,7 +587,7 @@ class ServerConnection(asyncio.Protocol):
     async def _authenticate(self, command: CommandConnect) -> None:
         try:
             verified = await self.host.authentication.connect(command, self._peer())
-        except AuthenticationError as error:
+        except (AuthenticationError, AuthorizationError) as error:
             self._send_away(error)
             return
         if self.closed:
@@ -600,7 +601,7 @@ class ServerConnection(asyncio.Protocol):
         transport = self._transport
         return Peer(self.remote_address, transport.get_extra_info("peercert") if transport is not None else None)
 
-    def _send_away(self, error: AuthenticationError) -> None:
+    def _send_away(self, error: AuthenticationError | AuthorizationError) -> None:
         """The client's credential is refused, or is over."""
         if not self.closed:
             logger.warning("%s is not authenticated, and its connection ends: %s", self.remote_address, error)

@@ -14,7 +14,7 @@ The text of a refusal never has a part of a credential in it.
 import logging
 from typing import NamedTuple
 
-from ...protocol.errors import AuthenticationError
+from ...protocol.errors import AuthenticationError, AuthorizationError
 from ...protocol.pulsar_pb2 import AuthMethodAthens, AuthMethodYcaV1, CommandConnect
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -95,7 +95,7 @@ class ClientAuthentication:
         )
 
     async def connect(self, command: CommandConnect, peer: Peer) -> Verified:
-        """In whose name a connection acts that began with this CONNECT. Raises AuthenticationError."""
+        """In whose name a connection acts that began so. Raises AuthenticationError, AuthorizationError."""
         if not self.enabled:
             return Verified(NOBODY, Credential(""))
         own = await self.verify(proof_of(command), peer)
@@ -110,15 +110,15 @@ class ClientAuthentication:
         return Verified(self.principal(own.role, named), own, original)
 
     def principal(self, role: str, original_role: str) -> Principal:
-        """A role, and the one that it names as its client's. Raises AuthenticationError."""
+        """A role, and the one that it names as its client's. Raises AuthorizationError."""
         if role in self._proxies:
             if not original_role:
-                raise AuthenticationError(f"the proxy {role} has to name the role of its client (original_principal)")
+                raise AuthorizationError(f"the proxy {role} has to name the role of its client (original_principal)")
             if original_role in self._proxies:
-                raise AuthenticationError(f"the proxy {role} names {original_role}, which is the role of a proxy, too")
+                raise AuthorizationError(f"the proxy {role} names {original_role}, which is the role of a proxy, too")
             return Principal(role, original_role)
         if original_role and original_role != role:
-            raise AuthenticationError(f"{role} names another role, which only proxies may: add it to proxyRoles")
+            raise AuthorizationError(f"{role} names another role, which only proxies may: add it to proxyRoles")
         return Principal(role)
 
 

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import time
 import urllib.error
 import urllib.request
@@ -122,6 +123,20 @@ def test_a_token_is_renewed_under_load_and_nothing_is_lost(cluster: EmbeddedClus
             sent += 1
         assert [int(consumer.receive(10_000).data()) for _ in range(sent)] == list(range(sent))
         assert len(given) >= 3
+
+
+def test_a_pattern_takes_the_topics_of_a_namespace_that_the_role_may_list(cluster: EmbeddedCluster) -> None:
+    with magnetar.Client(cluster.service_url, magnetar.AuthenticationToken(token("admin"))) as client:
+        client.create_producer(f"{TOPIC}-pattern").send(b"one")
+    pattern = re.compile("persistent://public/default/orders-pattern.*")
+    for role, error in (("consumer", None), ("stranger", magnetar.AuthorizationError)):
+        with magnetar.Client(cluster.service_url, magnetar.AuthenticationToken(token(role))) as client:
+            if error is not None:
+                with pytest.raises(error):
+                    client.subscribe(pattern, "pattern")
+                continue
+            consumer = client.subscribe(pattern, "pattern", initial_position=magnetar.InitialPosition.Earliest)
+            assert consumer.receive(10_000).data() == b"one"
 
 
 def test_a_revocation_reaches_connected_clients_within_a_second(cluster: EmbeddedCluster) -> None:
