@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -25,7 +25,8 @@ RSA_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 ASYMMETRIC = (*RSA_ALGORITHMS, *CURVES)
 RSA_BITS = 2048
 
-Claims = Mapping[str, Any]
+Claims = Mapping[str, object]
+SigningKey = bytes | rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
 
 def new_secret(algorithm: str) -> bytes:
@@ -47,8 +48,8 @@ def new_key_pair(algorithm: str) -> tuple[bytes, bytes]:
 
 
 def signed(
-    claims: dict[str, Any],
-    headers: dict[str, Any],
+    claims: dict[str, object],
+    headers: dict[str, object],
     secret_key: str | None,
     private_key: str | None,
     algorithm: str | None,
@@ -68,8 +69,8 @@ def claims_of(token: str, secret_key: str | None, public_key: str | None, algori
         if secret_key is not None:
             secret = _content(secret_key)
             return jwt.decode(token, secret, algorithms_of(secret), {"verify_aud": False})
-        key: Any = public_key_of(_content(public_key or ""))
-        return jwt.decode(token, key, [algorithm], {"verify_aud": False})
+        key = public_key_of(_content(public_key or ""))
+        return jwt.decode(token, key, [algorithm], {"verify_aud": False})  # type: ignore[arg-type]
     except (jwt.PyJWTError, ValueError, UnsupportedAlgorithm) as error:
         _refuse(f"the token is not valid: {error}")
 
@@ -83,7 +84,7 @@ def shown(token: str) -> tuple[Claims, Claims]:
     return found["header"], found["payload"]
 
 
-def _signing_key(secret_key: str | None, private_key: str | None) -> tuple[Any, Sequence[str]]:
+def _signing_key(secret_key: str | None, private_key: str | None) -> tuple[SigningKey, Sequence[str]]:
     """The key, and the algorithms that it can sign with, the usual one first."""
     if (secret_key is None) == (private_key is None):
         _refuse("pass --secret-key or --private-key")

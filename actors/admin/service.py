@@ -315,7 +315,7 @@ class AdminService:
         self._watch = PolicyWatch(settings, _nothing_follows)
         """The permissions of all namespaces and tenants."""
         self._watch.begin_session()
-        self._authentication = ClientAuthentication(env, settings)
+        self._authentication = ClientAuthentication(env, settings, keys.client_key)
         self._access = Access(self._authentication, Authorization.of_settings(settings, self._watch))
         feeds = Feeds(policies=self._watch) if settings.authorization_enabled else NO_FEEDS
         self._coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator, feeds)

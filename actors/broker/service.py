@@ -232,7 +232,7 @@ class BrokerService:
         self.lookups = Lookups(self._coordinator, self.ownership, settings.lookup_requests_max, lists)
         self.schemas = SchemaRegistry(env, lambda: self._coordinator().metadata)
         self.topics.policies.on_permissions = self._permissions_changed
-        self.authentication = ClientAuthentication(env, settings)
+        self.authentication = ClientAuthentication(env, settings, keys.client_key)
         self.authorization = Authorization.of_settings(settings, self.topics.policies)
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)

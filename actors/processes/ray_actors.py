@@ -25,6 +25,7 @@ from ...runtime.rpc.keys import ReadCredentials
 from ...runtime.tasks import Tasks
 from ...storage.metadata.store import MetadataStore
 from ..desired.planner import Machine
+from ..security.ray_tokens import make_ray_token
 from . import assembly
 from .beginning import begin_process
 from .lease import renew_lease
@@ -49,12 +50,13 @@ START_RETRY_MAX_S = 5.0
 
 
 class ClientInformation(TypedDict):
-    """What a client needs to know. `service_urls` are those of all brokers."""
+    """What a client needs to know. `service_urls` are those of all brokers. `token` may be empty; see `ray_tokens`."""
 
     service_urls: list[str]
     admin_url: str
     cluster_id: str
     data_directory: str
+    token: str
 
 
 class MemberActor:
@@ -154,6 +156,7 @@ class CoordinatorActor:
             "admin_url": admin_url(self._reconciler.nodes),
             "cluster_id": self._plan.cluster_id,
             "data_directory": self._plan.data_directory,
+            "token": make_ray_token(self._plan.keys.client_key, self._plan.settings, self._env.clock.now_ms()),
         }
 
     async def read_credentials(self) -> ReadCredentials:

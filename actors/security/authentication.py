@@ -1,7 +1,7 @@
 """Who is at the other end: the providers that the settings name, asked by method.
 
-Every broker and every admin has one `ClientAuthentication`. The rules are Pulsar's (`ServerCnx`,
-`AuthenticationService`):
+Every broker and every admin has one `ClientAuthentication`. It also takes the tokens of `ray_tokens`.
+The rules are Pulsar's (`ServerCnx`, `AuthenticationService`):
 
 - A method that no provider has, or none at all, is the anonymous role, if there is one. Else it is refused.
 - Of several providers of one method the first that accepts counts. If none does, the client gets the first refusal.
@@ -21,6 +21,7 @@ from ...runtime.settings.declarations import Settings
 from ...runtime.settings.security import words
 from .credentials import DATA_MAX_BYTES, NOBODY, Credential, Peer, Principal
 from .providers import AuthenticationProvider, make_providers
+from .ray_tokens import RayTokenProvider
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +50,15 @@ class Verified(NamedTuple):
 class ClientAuthentication:
     """See the module."""
 
-    def __init__(self, env: Environment, settings: Settings) -> None:
+    def __init__(self, env: Environment, settings: Settings, client_key: bytes = b"") -> None:
         self.enabled = settings.authentication_enabled
         self.refresh_s = settings.authentication_refresh_check_s
         self._anonymous = settings.anonymous_user_role
         self._proxies = words(settings.proxy_roles)
         self._checks_original = settings.authenticate_original_auth_data
         self._providers: list[AuthenticationProvider] = make_providers(env, settings) if self.enabled else []
+        if self.enabled and client_key and settings.ray_client_role:
+            self._providers.append(RayTokenProvider(env, settings, client_key))
 
     async def start(self) -> None:
         """Have the providers read their keys. Raises SettingError."""

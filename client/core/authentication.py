@@ -42,11 +42,11 @@ class Authentication:
         """
         return b""
 
-    async def credential(self) -> SentCredential:
+    async def credential(self) -> SentCredential | None:
         """Get what to send now. The client calls it.
 
         Returns:
-            The method's name, and the data.
+            The method's name, and the data. None: nothing is sent.
 
         Raises:
             ErrorGettingAuthenticationData: If `auth_data` fails, or takes too long.

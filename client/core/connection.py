@@ -21,9 +21,9 @@ from google.protobuf.message import Message as WireMessage
 from ...protocol.addresses import Address, address_text
 from ...protocol.commands import encode, pong
 from ...protocol.errors import (
-    AuthenticationError,
     ConnectError,
     ConnectionClosed,
+    ErrorGettingAuthenticationData,
     MagnetarError,
     ProtocolError,
     exception_for_server_error,
@@ -45,7 +45,7 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ...runtime.sockets import acknowledged_bytes, probe_when_idle, unacknowledged_s
 from ...runtime.transitions import check_transition
-from .authentication import SentCredential
+from .authentication import Authentication, SentCredential
 from .configuration import ClientConfiguration
 from .liveness import Liveness
 from .service_url import format_address
@@ -211,9 +211,11 @@ class ClientConnection(asyncio.Protocol):
         configuration: ClientConfiguration,
         address: Address,
         proxied: Address | None,
+        authentication: Authentication | None = None,
         credential: SentCredential | None = None,
     ) -> None:
         self.address = address
+        self._authentication = authentication
         self._credential = credential
         self._renewing: asyncio.Task[None] | None = None
         self.producers: dict[int, ProducerEndpoint] = {}
@@ -419,12 +421,11 @@ class ClientConnection(asyncio.Protocol):
             self._renewing = self._loop.create_task(self._renew(), name="get another credential")
 
     async def _renew(self) -> None:
-        authentication = self._configuration.authentication
-        if authentication is None:
-            self.close(AuthenticationError("the broker asks for a credential, and the client has none"))
-            return
+        authentication = self._authentication
         try:
-            method, data = await authentication.credential()
+            found = await authentication.credential() if authentication is not None else None
+            if found is None:
+                raise ErrorGettingAuthenticationData("the broker asks for a credential, and the client has none")
         except MagnetarError as error:
             logger.warning("the credential for %s cannot be renewed: %s", format_address(self.address), error)
             return  # the broker ends the connection when its time is over
@@ -432,7 +433,7 @@ class ClientConnection(asyncio.Protocol):
             encode(
                 CommandAuthResponse(
                     client_version=CLIENT_VERSION,
-                    response=AuthData(auth_method_name=method, auth_data=data),
+                    response=AuthData(auth_method_name=found.method, auth_data=found.data),
                     protocol_version=PROTOCOL_VERSION,
                 )
             )
@@ -511,7 +512,10 @@ class ClientConnection(asyncio.Protocol):
 
 
 async def connect(
-    configuration: ClientConfiguration, address: Address, broker: Address | None = None
+    configuration: ClientConfiguration,
+    address: Address,
+    broker: Address | None = None,
+    authentication: Authentication | None = None,
 ) -> ClientConnection:
     """A ready connection to `address`, behind which a proxy leads to `broker` if that is given.
 
@@ -520,11 +524,10 @@ async def connect(
     loop = asyncio.get_running_loop()
     connection: ClientConnection | None = None
     try:
-        authentication = configuration.authentication
         credential = await authentication.credential() if authentication is not None else None
         async with asyncio.timeout(configuration.connection_timeout_ms / 1000):
             _, connection = await loop.create_connection(
-                lambda: ClientConnection(configuration, address, broker, credential), *address
+                lambda: ClientConnection(configuration, address, broker, authentication, credential), *address
             )
             await connection.ready
     except (OSError, TimeoutError) as error:

@@ -9,6 +9,7 @@ from ...protocol.errors import AlreadyClosed
 from ...runtime.tasks import Tasks
 from .configuration import ClientConfiguration
 from .connection import ClientConnection, connect
+from .ray_credentials import RayAuthentication
 
 AskElsewhere = Callable[[ClientConnection, str, bool], Awaitable[str]]
 """See `Lookup.elsewhere`."""
@@ -22,6 +23,9 @@ class ConnectionPool:
 
     def __init__(self, configuration: ClientConfiguration) -> None:
         self._configuration = configuration
+        self._authentication = configuration.authentication
+        if self._authentication is None and configuration.service_url is None:
+            self._authentication = RayAuthentication()
         self._connections: dict[tuple[Address, Address | None], ClientConnection] = {}
         self._connecting: dict[tuple[Address, Address | None], asyncio.Task[ClientConnection]] = {}
         self.elsewhere: AskElsewhere | None = None
@@ -62,11 +66,11 @@ class ConnectionPool:
 
     async def alone(self, address: Address, broker: Address | None) -> ClientConnection:
         """A new connection that nobody else uses; the caller closes it. Raises ConnectError."""
-        return await connect(self._configuration, address, broker)
+        return await connect(self._configuration, address, broker, self._authentication)
 
     async def _connect(self, key: tuple[Address, Address | None]) -> ClientConnection:
         try:
-            connection = await connect(self._configuration, *key)
+            connection = await connect(self._configuration, *key, self._authentication)
         finally:
             self._connecting.pop(key, None)
         if self._closed:

@@ -13,6 +13,9 @@ caller, and to callers as another bookie. They do not work at the coordinator, s
 write metadata.
 
 Readers come and go under any name, so they share one set of keys, which the coordinator and the admin give out.
+
+Brokers and the admin also hold the client key, HMAC(secret, "clients"). It signs the tokens that the coordinator gives
+to clients which find the cluster through Ray.
 """
 
 import hashlib
@@ -34,6 +37,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
 }
 """Role → the roles that it connects to."""
 ACCEPTING = (ROLE_COORDINATOR, ROLE_BROKER, ROLE_BOOKIE)
+CHECKING_CLIENTS = (ROLE_BROKER, ROLE_ADMIN)
 
 
 class Identity(NamedTuple):
@@ -65,6 +69,11 @@ class Keys(Protocol):
         """The keys for a process that may read in bulk. Raises HandshakeRefused if this process gives out none."""
         ...
 
+    @property
+    def client_key(self) -> bytes:
+        """The key of clients' tokens; empty if this process checks none."""
+        ...
+
 
 @dataclass(frozen=True)
 class NodeKeys:
@@ -78,6 +87,8 @@ class NodeKeys:
     """Role of the acceptor → key."""
     reader_keys: Mapping[str, bytes] = field(default_factory=dict[str, bytes], repr=False)
     """Calling keys of bulk readers, for a process that gives them out."""
+    client_key: bytes = field(default=b"", repr=False)
+    """See `Keys`."""
 
     def calling(self, ours: Identity, acceptor_role: str) -> bytes:
         key = self.calling_keys.get(acceptor_role)
@@ -114,7 +125,12 @@ class RootKeys:
         """What the process of one node is handed."""
         accepting_key = self._accepting_key(role) if role in ACCEPTING else b""
         handed_on = self._calls(ROLE_READER, "") if role == ROLE_ADMIN else {}
-        return NodeKeys(role, node_id, accepting_key, self._calls(role, node_id), handed_on)
+        client_key = self.client_key if role in CHECKING_CLIENTS else b""
+        return NodeKeys(role, node_id, accepting_key, self._calls(role, node_id), handed_on, client_key)
+
+    @property
+    def client_key(self) -> bytes:
+        return _derive(self._secret, "clients")
 
     def _calls(self, role: str, node_id: str) -> dict[str, bytes]:
         return {called: _calling_key(self._accepting_key(called), role, node_id) for called in CALLS.get(role, ())}

@@ -33,6 +33,13 @@ class SecuritySettings:
         "",
         "The role of clients that give no credential. Empty: they are refused.",
     )
+    ray_client_role: str = setting(
+        "rayClientRole",
+        "ray",
+        "The role of clients that find the cluster through Ray and give no credential of their own: the coordinator "
+        "gives them tokens. Empty: they need a credential.",
+        origin="magnetar",
+    )
     super_user_roles: str = setting(
         "superUserRoles",
         "",

@@ -93,7 +93,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     | {"storage.ledger", "storage.managed", "storage.metadata"},
     "actors.admin": BASE | {"actors.members", "actors.policies", "actors.schemas", "actors.security"},
     "actors.processes": BASE
-    | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.desired", "actors.admin", "storage.metadata"},
+    | {"actors.broker", "actors.bookie", "actors.coordinator", "actors.desired", "actors.admin", "actors.security"}
+    | {"storage.metadata"},
     "bulk.typed": BASE | {"actors.members", "actors.schemas", "client.schemas"},
     "bulk.writing": BASE | CLIENT | {"bulk"},
     "bulk": BASE | {"actors.members", "bulk.typed", "client.crypto", "storage.ledger", "storage.metadata"},

@@ -14,9 +14,9 @@ from magnetar.protocol.pulsar_pb2 import FeatureFlags
 def pool(monkeypatch: pytest.MonkeyPatch) -> ConnectionPool:
     """A pool whose connections have no socket."""
 
-    async def connect(configuration: ClientConfiguration, *key: Address | None) -> ClientConnection:
-        address, proxied = key
-        assert address is not None
+    async def connect(
+        configuration: ClientConfiguration, address: Address, proxied: Address | None, authentication: object
+    ) -> ClientConnection:
         connection = ClientConnection(configuration, address, proxied)
         connection.ready.set_result(FeatureFlags())
         return connection

@@ -1,0 +1,49 @@
+"""A cluster on Ray that asks for credentials. Clients that find it through Ray get theirs by that, unstored."""
+
+import base64
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+import ray
+
+import magnetar
+from magnetar.client.core.ray_credentials import RayAuthentication
+from magnetar.cluster.ray_cluster import RayCluster
+
+from .conftest import SMALLEST, StartCluster
+
+
+@pytest.fixture
+def secure(start_cluster: StartCluster, tmp_path: Path) -> RayCluster:
+    (tmp_path / "key").write_bytes(b"0123456789abcdef0123456789abcdef")
+    settings = {
+        "authenticationEnabled": "true",
+        "authenticationProviders": "token",
+        "tokenSecretKey": f"file://{tmp_path / 'key'}",
+        "authorizationEnabled": "true",
+        "superUserRoles": "ray",
+    }
+    return start_cluster(tmp_path / "data", settings=settings, **SMALLEST)
+
+
+def test_a_client_that_finds_the_cluster_through_ray_gets_a_credential(secure: RayCluster) -> None:
+    with magnetar.Client() as client:
+        consumer = client.subscribe("secure", "s")
+        client.create_producer("secure").send(b"from the driver")
+        assert consumer.receive(20_000).data() == b"from the driver"
+
+        @ray.remote(num_cpus=1)
+        def publish(given: magnetar.Client) -> tuple[bytes, dict[str, str]]:
+            given.create_producer("secure").send(b"from a task")
+            return RayAuthentication().auth_data(), dict(os.environ)
+
+        token, environment = ray.get(publish.remote(client))
+        assert consumer.receive(20_000).data() == b"from a task"
+        assert token.decode() not in pickle.dumps(client).decode(errors="replace")
+        assert not [name for name, value in environment.items() if "eyJ" in value]
+    claims = token.split(b".")[1]
+    assert b'"sub":"ray"' in base64.urlsafe_b64decode(claims + b"==")
+    with magnetar.Client(secure.service_url) as stranger, pytest.raises(magnetar.AuthenticationError):
+        stranger.create_producer("secure")
