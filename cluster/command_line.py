@@ -62,6 +62,30 @@ app.add_typer(metadata_app, name="metadata")
 app.add_typer(tokens_app, name="tokens")
 
 
+INSECURE = (
+    "This cluster asks nobody who he is. Everybody who reaches {host} can read, write and delete every topic: keep "
+    "strangers away, or set authenticationEnabled=true."
+)
+AcceptLostDisk = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="BOOKIE",
+        help="A bookie, such as bookie-2, whose disk is lost. It starts again with an empty disk, and the auditor "
+        "copies its entries from other bookies. Repeat the option for more bookies.",
+    ),
+]
+MetadataRestored = Annotated[
+    bool,
+    typer.Option(
+        "--metadata-restored",
+        help="Pass it once, on the first start after a restore of the metadata from a backup. Recovery then asks "
+        "all bookies for the end of each ledger that was open in the backup.",
+    ),
+]
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", help="Bind to an address that others reach although the cluster asks nobody who he is."),
+]
 WaitOption = Annotated[
     bool, typer.Option("--wait/--no-wait", help="Wait until those that drain have ended, and new ones run.")
 ]
@@ -129,22 +153,9 @@ def start(
         str | None,
         typer.Option(metavar="URL", help="PostgreSQL that keeps the metadata, instead of SQLite. Again if it changed."),
     ] = None,
-    accept_lost_disk: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="BOOKIE",
-            help="A bookie, such as bookie-2, whose disk is lost. It starts again with an empty disk, and the auditor "
-            "copies its entries from other bookies. Repeat the option for more bookies.",
-        ),
-    ] = None,
-    metadata_restored: Annotated[
-        bool,
-        typer.Option(
-            "--metadata-restored",
-            help="Pass it once, on the first start after a restore of the metadata from a backup. Recovery then asks "
-            "all bookies for the end of each ledger that was open in the backup.",
-        ),
-    ] = False,
+    accept_lost_disk: AcceptLostDisk = None,
+    metadata_restored: MetadataRestored = False,
+    insecure: Insecure = False,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return when the cluster runs, and leave it running.")
     ] = False,
@@ -160,10 +171,14 @@ def start(
 
         chosen = read_settings(ensemble, str(config) if config else None, parse_settings(settings or []))
         lost = tuple(accept_lost_disk or ())
-        options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, lost, metadata_restored)
+        options = StartOptions(
+            chosen, brokers, bookies, host, port, admin_port, metadata, lost, metadata_restored, insecure
+        )
         with console.status("starting the cluster …"):
             cluster = start_on_ray(data_dir or default_data_directory(), options, detach=detach)
         print_status(console, cluster.status())
+        if insecure and chosen.get("authenticationEnabled") is not True:
+            console.print(INSECURE.format(host=host), style="bold red", highlight=False, soft_wrap=True)
         if detach:
             console.print(cluster.how_to_join(), highlight=False, soft_wrap=True)
             return

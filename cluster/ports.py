@@ -1,5 +1,6 @@
 """TCP ports of a new cluster: which are free, and a clear word when one is not."""
 
+import ipaddress
 import random
 import socket
 
@@ -25,6 +26,14 @@ def check_host(host: str) -> None:
                 f"--host: this machine does not have the address {host[:200]} ({reason}): choose one that it has, or "
                 "0.0.0.0 for all"
             ) from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost" or host.lower().endswith(".localhost")
 
 
 def check_free(host: str, port: int, purpose: str, option: str) -> None:

@@ -25,7 +25,7 @@ from ..storage.metadata.store import MetadataStore
 from ..storage.metadata.stored_settings import read_stored_settings, write_stored_settings
 from .directory import ClusterDirectory, ClusterIdentity
 from .planning import DEFAULT_BOOKIES, DEFAULT_BROKERS, check_accepted, check_size, desired_at_start, settings_at_start
-from .ports import check_free, check_host, check_port, free_ports, free_range
+from .ports import check_free, check_host, check_port, free_ports, free_range, is_loopback
 
 
 def check_advertised(settings: Settings, nodes: Sequence[NodePlan]) -> None:
@@ -72,6 +72,8 @@ class StartOptions:
     """Bookies that may start with an empty disk, because their disks are lost."""
     metadata_restored: bool = False
     """The metadata was restored from a backup since the cluster ran."""
+    insecure: bool = False
+    """Others may reach the cluster although it asks nobody who he is."""
 
     def check_new(self) -> None:
         """Raise SettingError or ClusterError for what no new cluster can be. Nothing is stored of it yet."""
@@ -104,6 +106,7 @@ async def prepare(
     store, url = await _open(env, directory, identity, options)
     try:
         settings, chosen, told = settings_at_start(await read_stored_settings(store), options.settings)
+        check_reachable(options, settings)
         check_standbys(store, settings)
         await _check_or_create_cluster(store, directory, identity)
         if url != identity.metadata_url:
@@ -143,6 +146,8 @@ def check_early(directory: ClusterDirectory, options: StartOptions) -> None:
     check_port(options.port, "--port")
     check_port(options.admin_port, "--admin-port")
     is_new = directory.load_identity() is None
+    if is_new:
+        check_reachable(options, Settings.from_dict(options.settings))
     brokers = options.brokers or (DEFAULT_BROKERS if is_new else 1)
     if options.port:
         check_port(options.port + brokers - 1, f"--port of broker-{brokers}")
@@ -150,6 +155,17 @@ def check_early(directory: ClusterDirectory, options: StartOptions) -> None:
         directory.given_url(options.metadata_url)
     if is_new:
         options.check_new()
+
+
+def check_reachable(options: StartOptions, settings: Settings) -> None:
+    """Raise ClusterError where strangers could reach a cluster that asks nobody who he is."""
+    if options.insecure or settings.authentication_enabled or is_loopback(options.host):
+        return
+    raise ClusterError(
+        f"on {options.host} others reach this cluster, and it asks nobody who he is: all of them could read, write and "
+        "delete every topic. Set authenticationEnabled=true, or pass --insecure if a "
+        "firewall or a network policy keeps strangers away"
+    )
 
 
 async def _open(

@@ -21,6 +21,7 @@ def start(
     metadata: str | None = None,
     accept_lost_disk: Sequence[str] = (),
     metadata_restored: bool = False,
+    insecure: bool = False,
     embedded: bool = False,
     detach: bool = False,
 ) -> Cluster:
@@ -48,6 +49,8 @@ def start(
             is copied from the others.
         metadata_restored: Say once after each restore of the metadata from a backup. All bookies are then asked for the
             end of each ledger that was open in it.
+        insecure: Bind to an address that others reach although the cluster asks nobody who he is. A firewall, or a
+            network policy, has to keep strangers away.
         embedded: Run all services in this process, without Ray.
         detach: Start a Ray that outlives this process, if there is none to join.
 
@@ -63,7 +66,9 @@ def start(
 
     chosen = read_settings(ensemble, config, settings)
     lost = tuple(accept_lost_disk)
-    options = StartOptions(chosen, brokers, bookies, host, port, admin_port, metadata, lost, metadata_restored)
+    options = StartOptions(
+        chosen, brokers, bookies, host, port, admin_port, metadata, lost, metadata_restored, insecure
+    )
     directory = data_dir if data_dir is not None else default_data_directory()
     if embedded:
         from .embedded import start_embedded

@@ -92,6 +92,7 @@ class SeveralNodes:
             brokers=self._count,
             bookies=self._count,
             host="0.0.0.0",
+            insecure=True,
             settings=SETTINGS,
         )
 

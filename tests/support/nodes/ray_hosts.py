@@ -29,7 +29,7 @@ from .network import Cut, Host, Network
 GCS_PORT = 6379
 CPUS = 2
 OBJECT_STORE_BYTES = 80 << 20  # Ray takes no less
-CLUSTER_OPTIONS = {"host": "0.0.0.0", "port": 6650, "admin_port": 8080}
+CLUSTER_OPTIONS = {"host": "0.0.0.0", "insecure": True, "port": 6650, "admin_port": 8080}
 
 
 class RayHosts:

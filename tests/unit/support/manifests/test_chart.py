@@ -258,7 +258,7 @@ def test_secrets_are_referenced_by_their_names(others: dict[tuple[str, str], Man
 def test_the_start_job_gives_what_differs_from_the_defaults(others: dict[tuple[str, str], Manifest]) -> None:
     command = others["RayJob", "magnetar-start"]["spec"]["entrypoint"]
     assert command == (
-        "magnetar start --detach --host 0.0.0.0 --port 6700 --config /etc/magnetar/settings.properties"
+        "magnetar start --detach --host 0.0.0.0 --insecure --port 6700 --config /etc/magnetar/settings.properties"
         " --metadata postgresql://user@database.example:6543/other --brokers 4 --bookies 4"
     )
 
