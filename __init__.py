@@ -242,6 +242,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "SubscriptionNotFound",
         "Timeout",
         "TooManyLookupRequestException",
+        "TlsError",
         "TopicNotFound",
         "TopicTerminated",
         "TransactionConflict",

@@ -39,8 +39,13 @@ def check_advertised(settings: Settings, nodes: Sequence[NodePlan]) -> None:
     for node in nodes:
         if node.role != ROLE_BROKER:
             continue
-        told = settings.advertised(BrokerPlace(node.node_id, node.advertised_host or node.host, node.port, os.environ))
-        for url in dict.fromkeys([told.url, *(one.url for one in told.listeners.values() if one.direct)]):
+        host, port_tls = node.advertised_host or node.host, settings.port_tls_of(node.node_id)
+        place = BrokerPlace(node.node_id, host, node.port, os.environ, port_tls)
+        told = settings.advertised(place, tls_only=settings.broker_tls_only)
+        listeners = [one for urls in told.listeners.values() for one in urls if one is not None and one.direct]
+        for url in dict.fromkeys([told.url, told.url_tls, *(one.url for one in listeners)]):
+            if not url:
+                continue
             other = owners.setdefault(url, node.node_id)
             if other != node.node_id:
                 raise SettingError(

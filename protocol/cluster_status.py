@@ -9,13 +9,18 @@ from typing import NotRequired, TypedDict
 
 
 class MemberData(TypedDict, total=False):
-    """What a member says of itself when it registers. A broker gives `url`, `listeners` and `rpc`, a bookie the
-    others."""
+    """What a member says of itself when it registers. A broker gives its URLs and `rpc`, a bookie the others."""
 
     url: str
-    """Where clients reach a broker that name no listener: `pulsar://host:port`."""
+    """Where clients reach a broker that name no listener: `pulsar://host:port`, or `url_tls` if it has TLS only. The
+    broker is known by it.
+    """
+    url_tls: str
+    """The same with TLS: `pulsar+ssl://host:port`; empty without."""
     listeners: dict[str, str]
     """The broker's URLs by the name of the listener: `pulsar://host:port`, or `pulsar+proxy://host:port`."""
+    listeners_tls: dict[str, str]
+    """The URLs with TLS by the name of the listener: `pulsar+ssl://host:port`."""
     rpc: list[str | int]
     """[host, port] of a broker's internal RPC; see `rpc_address`."""
     instance: str

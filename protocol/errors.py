@@ -301,6 +301,13 @@ class ConnectError(MagnetarError, ConnectionError, retriable=True):
     """
 
 
+class TlsError(ConnectError, retriable=False):
+    """The broker could be reached, but no connection with TLS could be made.
+
+    What to do: The message says why: the certificate, its host name, its CA, or a port without TLS.
+    """
+
+
 class ConnectionClosed(MagnetarError, ConnectionError, retriable=True):
     """The connection ended while the operation waited for an answer.
 

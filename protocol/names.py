@@ -54,6 +54,13 @@ def port_of_broker(first_port: int, number: int) -> int:
     return port + 1 if first_port < TLS_PORT <= port else port
 
 
+def tls_port_of_broker(first_port: int, number: int) -> int:
+    """The port for TLS of the broker with that number. Those behind `first_port` belong to brokers without TLS, so the
+    others are 1,000 above: 6651, 7652, 7653 and so on.
+    """
+    return first_port if number == 1 else first_port + 999 + number
+
+
 def actor_name(node_id: str) -> str:
     """The Ray actor's name of a node: `magnetar-bookie-1` for `bookie-1`."""
     return f"magnetar-{node_id}"

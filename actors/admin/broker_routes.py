@@ -83,7 +83,7 @@ class BrokerRoutes:
         now_ms = self._owners.now_ms()
         urls = {broker.id: broker.url for broker in self._owners.coordinator.brokers.values()}
         shown = {
-            urls[broker].removeprefix("pulsar://"): _load(urls[broker], now_ms, load)
+            urls[broker].partition("://")[2]: _load(urls[broker], now_ms, load)
             for broker, load in found.brokers.items()
             if broker in urls
         }

@@ -33,7 +33,7 @@ from .routes import (
     post,
     put,
 )
-from .shapes import list_of, map_of, object_of
+from .shapes import list_of, map_of, object_of, with_optional
 
 GAUGES = {
     "magnetar_coordinator_up": "Whether the coordinator answers.",
@@ -66,14 +66,21 @@ DOMAIN_OF_MODE = {"PERSISTENT": PERSISTENT, "NON_PERSISTENT": NON_PERSISTENT}
 """ALL has both."""
 
 MODE = Parameter("mode", {"type": "string", "enum": [*DOMAIN_OF_MODE, "ALL"]}, "Which topics are listed.")
-CLUSTER_SHAPE = object_of(
-    serviceUrl=TEXT,
-    brokerServiceUrl=TEXT,
-    brokerClientTlsEnabled=FLAG,
-    brokerClientTlsEnabledWithKeyStore=FLAG,
-    tlsAllowInsecureConnection=FLAG,
+_URLS_TLS = {"serviceUrlTls": TEXT, "brokerServiceUrlTls": TEXT}
+CLUSTER_SHAPE = with_optional(
+    object_of(
+        serviceUrl=TEXT,
+        brokerServiceUrl=TEXT,
+        brokerClientTlsEnabled=FLAG,
+        brokerClientTlsEnabledWithKeyStore=FLAG,
+        tlsAllowInsecureConnection=FLAG,
+    ),
+    **_URLS_TLS,
 )
-CLUSTER_BODY: ValueSchema = {"type": "object", "properties": {"serviceUrl": TEXT, "brokerServiceUrl": TEXT}}
+CLUSTER_BODY: ValueSchema = {
+    "type": "object",
+    "properties": {"serviceUrl": TEXT, "brokerServiceUrl": TEXT, **_URLS_TLS},
+}
 NOT_BROKERS = {
     "internal-configuration": "no client uses the metadata store of this cluster, so there is no address to tell",
     "backlog-quota-check": "brokers check quotas every backlogQuotaCheckIntervalInSeconds, and not on request",
@@ -168,10 +175,14 @@ class ClusterRoutes:
         return no_content()
 
     def _cluster_data(self, request: web.Request) -> dict[str, object]:
-        hosts = ",".join(url.removeprefix("pulsar://") for url in self._broker_urls())
+        own, secure = f"{request.scheme}://{request.host}", request.scheme == "https"
+        urls = [url for url in self._broker_urls() if url.startswith("pulsar://")]
+        urls_tls = [url for broker in self._coordinator.brokers.values() if (url := broker.data.get("url_tls"))]
+        with_tls = {"serviceUrlTls": own if secure else "", "brokerServiceUrlTls": _joined(urls_tls)}
         return {
-            "serviceUrl": f"{request.scheme}://{request.host}",
-            "brokerServiceUrl": f"pulsar://{hosts}" if hosts else "",
+            **{name: url for name, url in with_tls.items() if url},
+            "serviceUrl": "" if secure else own,
+            "brokerServiceUrl": _joined(urls),
             "brokerClientTlsEnabled": False,
             "brokerClientTlsEnabledWithKeyStore": False,
             "tlsAllowInsecureConnection": False,
@@ -192,7 +203,7 @@ class ClusterRoutes:
         if (reason := NOT_BROKERS.get(request.match_info.get("cluster", ""))) is not None:
             raise web.HTTPNotImplemented(text=reason)
         self._check_cluster(request)
-        return json_answer([url.removeprefix("pulsar://") for url in self._broker_urls()])
+        return json_answer([url.partition("://")[2] for url in self._broker_urls()])
 
     async def health(self, request: web.Request) -> web.Response:
         """Answer `ok` when the coordinator lives, and a broker can store a message and read it again; else status 503.
@@ -226,7 +237,7 @@ class ClusterRoutes:
         if address is None:
             await self._owners.ask_any(lambda broker: broker.check_health())
             return
-        found = [one.id for one in self._coordinator.brokers.values() if one.url == f"pulsar://{address}"]
+        found = [one.id for one in self._coordinator.brokers.values() if one.url.partition("://")[2] == address]
         if not found:
             raise NoSuchKey(f"there is no live broker {address[:200]}: GET /admin/v2/brokers lists them")
         await self._owners.of(found[0]).check_health()
@@ -381,6 +392,11 @@ class ClusterRoutes:
                 counts = {bookie: scrub.get(field, 0) for bookie, scrub in scrubs.items()}
                 self._counters[f"magnetar_bookies_{name}"].set(counts)
         return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+
+def _joined(urls: Sequence[str]) -> str:
+    """One service URL with the hosts of several URLs of one scheme."""
+    return ",".join(url if not number else url.partition("://")[2] for number, url in enumerate(urls))
 
 
 def _loads(members: Sequence[MemberStatus]) -> dict[str, float]:

@@ -22,6 +22,11 @@ def object_of(**properties: ValueSchema) -> ValueSchema:
     return {"type": "object", "properties": properties, "required": [*properties]}
 
 
+def with_optional(shape: ValueSchema, **properties: ValueSchema) -> ValueSchema:
+    """The same object, which may have these, too."""
+    return {**shape, "properties": {**cast("dict[str, ValueSchema]", shape["properties"]), **properties}}
+
+
 def list_of(items: ValueSchema) -> ValueSchema:
     """A list."""
     return {"type": "array", "items": items}

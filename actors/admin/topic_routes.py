@@ -56,7 +56,7 @@ from .routes import (
     post,
     put,
 )
-from .shapes import NAME, example_of, map_of, object_of, shape_of
+from .shapes import NAME, example_of, map_of, object_of, shape_of, with_optional
 from .topic_figures import compaction_status_json, partitioned_json, subscription_names, topic_json
 
 PARTITIONS_SHAPE: ValueSchema = {
@@ -70,7 +70,9 @@ MAY_CREATE = Parameter("checkAllowAutoCreation", FLAG, "Whether a missing topic 
 EACH = Parameter("perPartition", FLAG, "Whether each partition is shown, too.")
 DESTINATION = Parameter("destinationBroker", TEXT, "The broker to move to.")
 LISTENER = Parameter("listenerName", TEXT, "The listener whose address is asked for.")
-LOOKUP = object_of(brokerUrl=TEXT, nativeUrl=TEXT, httpUrl=TEXT, brokerUrlSsl=TEXT)
+LOOKUP = with_optional(
+    object_of(brokerUrl=TEXT, nativeUrl=TEXT, httpUrl=TEXT, brokerUrlSsl=TEXT), brokerUrlTls=TEXT, httpUrlTls=TEXT
+)
 
 _TOPIC: TopicFigures = example_of(TopicFigures)
 TOPIC_SHAPE = shape_of({**topic_json(replace(_TOPIC, persistent=False)), **topic_json(_TOPIC)})
@@ -350,7 +352,13 @@ class TopicRoutes:
                 "cannot say: look the topic up with a pulsar:// service URL"
             )
         here = f"{request.scheme}://{request.host}"
-        return json_answer({"brokerUrl": found.url, "nativeUrl": found.url, "httpUrl": here, "brokerUrlSsl": ""})
+        secure = request.scheme == "https"
+        shown = {"brokerUrl": found.url, "nativeUrl": found.url, "httpUrl": "" if secure else here, "brokerUrlSsl": ""}
+        if secure:
+            shown["httpUrlTls"] = here
+        if found.url_tls:
+            shown["brokerUrlTls"] = found.url_tls
+        return json_answer(shown)
 
 
 async def _partitions(request: web.Request) -> int:

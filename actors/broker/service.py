@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from ...protocol.cluster_status import MemberData
-from ...protocol.errors import MagnetarError, RpcError, ServiceUnitNotReady
+from ...protocol.errors import MagnetarError, NotAllowedError, RpcError, ServiceUnitNotReady
 from ...protocol.names import ROLE_BROKER
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
@@ -30,10 +30,10 @@ from ...storage.managed.record import LeftBehind, left_behind
 from ...storage.metadata import keys as metadata_keys
 from ...storage.metadata.store import Guard
 from ..balancing.sampling import LoadSampler, TopicCounts
-from ..connections.connection import ServerConnection
+from ..connections.connection import ServerConnection, refusal_of_connection
 from ..connections.consumer_commands import ConsumerCommands
 from ..connections.forwarding import Forwards
-from ..connections.limits import ConnectionLimits, PublishBudget
+from ..connections.limits import ConnectionLimits, NoTls, PublishBudget
 from ..connections.link import MakeFamily
 from ..connections.lookup_commands import LookupCommands
 from ..connections.producer_commands import ProducerCommands
@@ -241,12 +241,13 @@ class BrokerService:
         self._cluster_id = cluster_id
         self._keys = keys
         self._listeners = Listeners(
+            env,
             settings,
             broker_id,
-            host,
-            port,
+            (host, port),
             advertised_host or host,
             self._connection,
+            self._answer_plain,
             lambda: self._coordinator().brokers.values(),
         )
         self._locate_coordinator = locate_coordinator
@@ -279,7 +280,7 @@ class BrokerService:
                 self.schemas,
                 lambda: self._coordinator().bookies.bookies.values(),
                 HealthMethods(self.env, self.topics, lambda: self._coordinator().ask.heartbeat_topic()),
-                self.service_url.removeprefix("pulsar://"),
+                self.service_url.partition("://")[2],
                 self._lacking_copies,
             ),
             frame_size_max=RPC_FRAME_SIZE_MAX,
@@ -335,8 +336,14 @@ class BrokerService:
 
     @property
     def service_url(self) -> str:
-        """What LOOKUP answers for topics of this broker to clients that name no listener."""
-        return self._listeners.told.url
+        """What LOOKUP answers for topics of this broker to clients that name no listener. A broker that has TLS only
+        answers `pulsar+ssl://`.
+        """
+        return self._listeners.told.first
+
+    @property
+    def where_tls_is(self) -> str:
+        return self._listeners.told.url_tls
 
     @property
     def forwards(self) -> Forwards:
@@ -345,6 +352,11 @@ class BrokerService:
 
     def _connection(self, listener: str) -> ServerConnection:
         return ServerConnection(self, command_families(listener))
+
+    def _answer_plain(self) -> NoTls:
+        url = self.where_tls_is or "pulsar+ssl://"
+        error = NotAllowedError(f"this port of {self.broker_id} speaks TLS only: use {url} and trust the broker's CA")
+        return NoTls(self.connection_limits.refusals, refusal_of_connection(error))
 
     # -- the session -----------------------------------------------------------------------------------------------
 
@@ -363,7 +375,7 @@ class BrokerService:
         )
         self._session = session
         listeners = self._listeners
-        data: MemberData = {"url": listeners.told.url, "listeners": listeners.urls, "rpc": list(self._rpc.address)}
+        data: MemberData = {**listeners.data, "rpc": list(self._rpc.address)}
         await session.start(listeners.node_host, listeners.address[1], data)
         if not self._names.prefix:
             number = await session.coordinator.metadata.allocate(metadata_keys.PRODUCER_COUNTER, 1)

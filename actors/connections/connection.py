@@ -195,6 +195,8 @@ class ServerConnection(asyncio.Protocol):
         self.principal: Principal = NOBODY
         """In whose name the client acts, once it is CONNECTED."""
         self._renewal: Renewal | None = None
+        self.tls = False
+        """Whether the client speaks TLS. What it showed is its transport's `peercert`."""
         self._ip = ""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -232,13 +234,14 @@ class ServerConnection(asyncio.Protocol):
             return
         probe_when_idle(transport, PROBE_IDLE_S, PROBE_INTERVAL_S, PROBES)
         transport.set_write_buffer_limits(high=self._write_high_bytes)  # type: ignore[attr-defined]
+        self.tls = transport.get_extra_info("sslcontext") is not None
         peer: tuple[object, ...] | str | None = transport.get_extra_info("peername")
         self.remote_address = f"/{peer[0]}:{peer[1]}" if isinstance(peer, tuple) and len(peer) >= 2 else "/unknown"
         self._ip = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         refused = self.host.connection_limits.enter(self._ip)
         if refused:
             self._become(ServerConnectionState.CLOSED)
-            answer = encode(_error(BROKER_REQUEST_ID, NotAllowedError(refused)))
+            answer = refusal_of_connection(NotAllowedError(refused))
             self.host.connection_limits.refusals.begin(transport, answer)  # type: ignore[arg-type]
             return
         self.host.connections[self] = None
@@ -284,8 +287,9 @@ class ServerConnection(asyncio.Protocol):
     def _refuse_tls(self) -> None:
         """The client speaks TLS. Only an alert of TLS ends its attempt: after a mere close it would try again."""
         logger.warning(
-            "%s speaks TLS, which brokers do not have yet: its client has to use pulsar:// in place of pulsar+ssl://",
+            "%s speaks TLS on a port without it: its client has to use %s",
             self.remote_address,
+            self.host.where_tls_is or "pulsar:// in place of pulsar+ssl://, because this broker has no TLS",
         )
         self.write(TLS_ALERT)
 
@@ -691,6 +695,11 @@ class ServerConnection(asyncio.Protocol):
 
 # What peers answer to questions of ours (CLOSE_PRODUCER, CLOSE_CONSUMER): of no consequence.
 _ANSWERS = frozenset({"success", "error"})
+
+
+def refusal_of_connection(error: MagnetarError) -> bytes:
+    """The frame that a client gets in place of CONNECTED."""
+    return encode(_error(BROKER_REQUEST_ID, error))
 
 
 def _error(request_id: int, error: BaseException, about: str = "") -> CommandError:

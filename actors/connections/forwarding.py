@@ -8,6 +8,9 @@ A broker never forwards to an address that a client chose. The text in CONNECT o
 the cluster. The broker connects to where the selected one registered. What is handed on names no target, so the owner
 never forwards it again, and there are no circles.
 
+Clients speak TLS with the broker that forwards, if they want it. That broker uses TLS with an owner that has nothing
+else, and shows no certificate: the owner would take it for the client's.
+
 `TRANSITIONS` has the states. Invariants: The client is read only in OPEN, so nothing comes before CONNECT. A side is
 read only while less than BUFFER_MAX_BYTES wait for the other side, beside the chunk that was read last. When the
 client ends its bytes, the end is passed on behind them, and the owner may still answer. When the owner ends, the client
@@ -25,8 +28,11 @@ from ...protocol.addresses import Address, address_text
 from ...protocol.commands import BROKER_REQUEST_ID, encode
 from ...protocol.errors import NotAllowedError, ServiceUnitNotReady, TooManyLookupRequestException, server_error_code
 from ...protocol.pulsar_pb2 import CommandConnect, CommandError
+from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
+from ...runtime.settings.listeners import TLS
 from ...runtime.tasks import Tasks
+from ...runtime.tls_contexts import BadTlsFiles, ClientContexts, ClientTls
 from ...runtime.transitions import check_transition
 from ..members.broker_addresses import addressed, target_address
 from ..members.contracts_coordinator import BrokerInfo
@@ -73,11 +79,14 @@ class Forwards:
 
     def __init__(
         self,
+        env: Environment,
         settings: Settings,
         brokers: Callable[[], Iterable[BrokerInfo]],
         is_here: Callable[[Address], bool],
     ) -> None:
         self.settings = settings
+        self.contexts = ClientContexts(env, ClientTls(settings.tls_trust_path, insecure=settings.tls_insecure))
+        """For owners that have TLS only."""
         self.open: dict[Forwarding, None] = {}
         self.tasks = Tasks()
         self._brokers = brokers
@@ -158,8 +167,15 @@ class Forwarding:
         settings = self._forwards.settings
         try:
             async with asyncio.timeout(settings.proxy_connect_timeout_ms / 1000):
-                await self._loop.create_connection(lambda: self._owner, self._target.host, self._target.port)
-        except (OSError, TimeoutError) as error:
+                target = self._target
+                context, name = None, None
+                if target.url.startswith(f"{TLS}://"):
+                    context = await self._forwards.contexts.newest()
+                    name = target_address(target.url)[0]  # clients find that in the certificate, too
+                await self._loop.create_connection(
+                    lambda: self._owner, target.host, target.port, ssl=context, server_hostname=name
+                )
+        except (OSError, TimeoutError, BadTlsFiles) as error:
             reason = str(error) or "no answer in time"
             logger.warning("a connection could not be forwarded to %s: %s", self._target.id, reason)
             self._refuse(f"{self._target.id} cannot be reached: {reason}")
@@ -244,12 +260,14 @@ class _Side(asyncio.Protocol):
         self._forwarding = forwarding
         self._is_owner = is_owner
         self._transport: asyncio.Transport | None = None
+        self._tls = False
 
     # -- asyncio.Protocol ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self.closed = False
+        self._tls = transport.get_extra_info("sslcontext") is not None
         self._transport.set_write_buffer_limits(high=BUFFER_MAX_BYTES)
         if self._is_owner:
             self._forwarding.connected()
@@ -263,7 +281,7 @@ class _Side(asyncio.Protocol):
             self._forwarding.close()
         else:
             self.other.write_end()
-        return True
+        return not self._tls  # asyncio ends both halves of a connection with TLS
 
     def pause_writing(self) -> None:
         self.other.pause()

@@ -153,6 +153,17 @@ class Refusals:
             refusal.abort()
 
 
+class NoTls(asyncio.Protocol):
+    """A client that does not speak TLS, on a port that does. It is refused with `answer`."""
+
+    def __init__(self, refusals: Refusals, answer: bytes) -> None:
+        self._refusals = refusals
+        self._answer = answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._refusals.begin(transport, self._answer)  # type: ignore[arg-type]
+
+
 class RefusedConnection(asyncio.Protocol):
     """One refused connection; see the module."""
 
@@ -192,7 +203,10 @@ class RefusedConnection(asyncio.Protocol):
         self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(LINGER_S, self.abort)
         self._transport.write(self._answer)
-        self._transport.write_eof()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()  # TLS has no half of a connection; it tells the client of the end, too
 
     def _finish(self) -> None:
         if self.state is not RefusalState.CLOSED:

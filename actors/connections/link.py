@@ -97,6 +97,11 @@ class ConnectionHost(Protocol):
     def forwards(self) -> Forwards: ...
 
     @property
+    def where_tls_is(self) -> str:
+        """The URL of the broker for clients with TLS; empty without."""
+        ...
+
+    @property
     def accepts_connections(self) -> bool:
         """False once the broker closes: a connection that is made then is closed at once."""
         ...

@@ -45,12 +45,17 @@ class LookupCommands(CommandFamily):
             lookups = connection.host.lookups
             owner = await lookups.owner_url(TopicName.parse(command.topic))
             found = lookups.reach(owner, command.advertised_listener_name.strip() or self._listener)
+            if connection.tls:
+                found = found.with_tls()
             answered = CommandLookupTopicResponse(
                 request_id=command.request_id,
                 response=CommandLookupTopicResponse.Connect,
-                brokerServiceUrl=found.url,
                 authoritative=True,
             )
+            if found.url:
+                answered.brokerServiceUrl = found.url
+            if found.url_tls:
+                answered.brokerServiceUrlTls = found.url_tls
             if found.through_proxy:
                 answered.proxy_through_service_url = True
             return encode(answered)

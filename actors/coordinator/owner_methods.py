@@ -83,7 +83,7 @@ class PlacementMethods(PlacementContract):
         session = self._membership.find(ROLE_BROKER, caller.peer.node_id)
         if session is None:
             raise ServiceUnitNotReady(f"{caller.peer.node_id} is not registered")
-        address = url_of(session).removeprefix("pulsar://").replace("[", "").replace("]", "")
+        address = url_of(session).partition("://")[2].replace("[", "").replace("]", "")
         name = heartbeat_topic(address)
         with contextlib.suppress(KeyExists):
             await self._registry.create(name, 0, system=True)

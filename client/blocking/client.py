@@ -66,14 +66,14 @@ class Client:
         log_conf_file_path: object = None,
         stats_interval_in_seconds: int = 600,
         use_tls: bool = False,
-        tls_trust_certs_file_path: object = None,
+        tls_trust_certs_file_path: str | None = None,
         tls_allow_insecure_connection: bool = False,
-        tls_validate_hostname: bool = False,
+        tls_validate_hostname: bool = True,
         logger: object = None,
         connection_timeout_ms: int = 10_000,
         listener_name: str | None = None,
-        tls_private_key_file_path: object = None,
-        tls_certificate_file_path: object = None,
+        tls_private_key_file_path: str | None = None,
+        tls_certificate_file_path: str | None = None,
         **options: object,
     ) -> None:
         """Make a client. It connects when it is first used.
@@ -81,8 +81,9 @@ class Client:
         Logs go to the standard `logging`.
 
         Args:
-            service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`. With `pulsar+proxy://` these brokers
-                forward to the others, which the client does not reach. None finds the cluster through Ray.
+            service_url: `pulsar://host:port`, several as `pulsar://a:1,b:2`; `pulsar+ssl://` for TLS. With
+                `pulsar+proxy://` these brokers forward to the others, which the client does not reach. None finds the
+                cluster through Ray.
             authentication: How the client proves who it is: `AuthenticationToken`, `AuthenticationBasic`,
                 `AuthenticationTLS`, or a class of your own that derives from `Authentication`.
             operation_timeout_seconds: Seconds that creating a producer, subscribing and seeking may take.
@@ -93,15 +94,18 @@ class Client:
             stats_interval_in_seconds: Seconds of an interval of statistics. `get_stats` shows the rates and latencies
                 of the last whole interval, and the client logs them with level INFO. With 0 it logs nothing, and the
                 rates are of the time since the beginning.
-            use_tls: Not supported. Leave it out.
-            tls_trust_certs_file_path: Not supported. Leave it out.
-            tls_allow_insecure_connection: Not supported. Leave it out.
-            tls_validate_hostname: Not supported. Leave it out.
+            use_tls: Whether to speak TLS with any service URL. With `pulsar+ssl://` it always does.
+            tls_trust_certs_file_path: File with the CAs that brokers' certificates must be of, in PEM. None trusts
+                those of the system.
+            tls_allow_insecure_connection: Whether any certificate of a broker will do. Then others on the way can read
+                and change everything.
+            tls_validate_hostname: Whether the certificate must be for the host that the client connects to. The
+                official client does not check that by default.
             logger: Not supported. Leave it out.
             connection_timeout_ms: Milliseconds that opening a connection may take.
             listener_name: The listener whose address lookups ask for, one of the brokers' `advertisedListeners`.
-            tls_private_key_file_path: Not supported. Leave it out.
-            tls_certificate_file_path: Not supported. Leave it out.
+            tls_private_key_file_path: File with the key of `tls_certificate_file_path`, in PEM.
+            tls_certificate_file_path: File with the certificate that the client shows to brokers, in PEM.
             options: Other [options of a client](#options-of-a-client), by name.
 
         Raises:

@@ -12,6 +12,7 @@ from typing import ClassVar, TypeAlias
 
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
+from ...runtime.tls_contexts import ClientTls
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader, ProducerCryptoFailureAction
 from ..schemas.given import as_schema
 from ..schemas.schema import Schema
@@ -33,7 +34,7 @@ from .options import (
 )
 from .outgoing_message import OutgoingMessage
 from .redelivery_backoff import RedeliveryBackoff, check_backoff
-from .service_url import refuse_tls
+from .service_url import asks_for_tls
 
 
 class ConsumerType(IntEnum):
@@ -166,8 +167,9 @@ class ClientConfiguration(Options):
 
     service_url: str | None = option(
         None,
-        "`pulsar://host:port`, several as `pulsar://a:1,b:2`. With `pulsar+proxy://` these brokers forward to the "
-        "others, which the client does not reach. None finds the cluster through Ray.",
+        "`pulsar://host:port`, several as `pulsar://a:1,b:2`; `pulsar+ssl://` for TLS. With "
+        "`pulsar+proxy://` these brokers forward to the others, which the client does not reach. None finds the "
+        "cluster through Ray.",
         text=True,
     )
     authentication: Authentication | None = option(
@@ -189,17 +191,31 @@ class ClientConfiguration(Options):
         "beginning.",
         minimum=0,
     )
-    use_tls: ClassVar[bool] = unsupported(False)
-    tls_trust_certs_file_path: ClassVar[object] = unsupported(None)
-    tls_allow_insecure_connection: ClassVar[bool] = unsupported(False)
-    tls_validate_hostname: ClassVar[bool] = unsupported(False)
+    use_tls: bool = option(False, "Whether to speak TLS with any service URL. With `pulsar+ssl://` it always does.")
+    tls_trust_certs_file_path: str | None = option(
+        None,
+        "File with the CAs that brokers' certificates must be of, in PEM. None trusts those of the system.",
+        text=True,
+    )
+    tls_allow_insecure_connection: bool = option(
+        False, "Whether any certificate of a broker will do. Then others on the way can read and change everything."
+    )
+    tls_validate_hostname: bool = option(
+        True,
+        "Whether the certificate must be for the host that the client connects to. The official client does not check "
+        "that by default.",
+    )
     logger: ClassVar[object] = unsupported(None)
     connection_timeout_ms: int = option(10_000, "Milliseconds that opening a connection may take.", minimum=1)
     listener_name: str | None = option(
         None, "The listener whose address lookups ask for, one of the brokers' `advertisedListeners`.", text=True
     )
-    tls_private_key_file_path: ClassVar[object] = unsupported(None)
-    tls_certificate_file_path: ClassVar[object] = unsupported(None)
+    tls_private_key_file_path: str | None = option(
+        None, "File with the key of `tls_certificate_file_path`, in PEM.", text=True
+    )
+    tls_certificate_file_path: str | None = option(
+        None, "File with the certificate that the client shows to brokers, in PEM.", text=True
+    )
     _: KW_ONLY
     keep_alive_interval_s: float = option(
         30.0, "The client sends a PING after this many silent seconds. After as many more it closes the connection."
@@ -233,13 +249,30 @@ class ClientConfiguration(Options):
 
     def check(self) -> None:
         check_authentication(self.authentication)
-        if self.service_url is not None:
-            refuse_tls(self.service_url)
+        if (self.tls_certificate_file_path is None) != (self.tls_private_key_file_path is None):
+            raise InvalidConfiguration(
+                "tls_certificate_file_path and tls_private_key_file_path belong together: pass both, or none"
+            )
         if self.backoff_maximum_ms < self.backoff_initial_ms:
             raise InvalidConfiguration(
                 f"backoff_maximum_ms must be an integer of at least {self.backoff_initial_ms}, "
                 f"not {self.backoff_maximum_ms!r}"
             )
+
+    @property
+    def tls(self) -> ClientTls:
+        """What contexts of TLS are made of."""
+        return ClientTls(
+            trust=self.tls_trust_certs_file_path or "",
+            certificate=self.tls_certificate_file_path or "",
+            key=self.tls_private_key_file_path or "",
+            insecure=self.tls_allow_insecure_connection,
+            host_name_checked=self.tls_validate_hostname,
+        )
+
+    def speaks_tls(self, url: str) -> bool:
+        """Whether a client with this service URL speaks TLS."""
+        return self.use_tls or asks_for_tls(url)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ connection is read.
 import asyncio
 import enum
 import logging
+import ssl
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
@@ -26,6 +27,7 @@ from ...protocol.errors import (
     ErrorGettingAuthenticationData,
     MagnetarError,
     ProtocolError,
+    TlsError,
     exception_for_server_error,
 )
 from ...protocol.frames import FRAME_PADDING_BYTES, FrameDecoder
@@ -44,11 +46,13 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ...runtime.sockets import acknowledged_bytes, probe_when_idle, unacknowledged_s
+from ...runtime.tls_contexts import BadTlsFiles, ClientContexts
 from ...runtime.transitions import check_transition
 from .authentication import Authentication, SentCredential
 from .configuration import ClientConfiguration
 from .liveness import Liveness
 from .service_url import format_address
+from .tls_failures import ENDED, explain
 
 if TYPE_CHECKING:
     from .registration import Registration
@@ -213,8 +217,13 @@ class ClientConnection(asyncio.Protocol):
         proxied: Address | None,
         authentication: Authentication | None = None,
         credential: SentCredential | None = None,
+        *,
+        tls: bool = False,
     ) -> None:
         self.address = address
+        self.tls = tls
+        self.url = format_address(address, tls=tls)
+        """For messages."""
         self._authentication = authentication
         self._credential = credential
         self._renewing: asyncio.Task[None] | None = None
@@ -288,7 +297,7 @@ class ClientConnection(asyncio.Protocol):
         closed then), or TimeoutError.
         """
         if self.closed:
-            raise ConnectionClosed(f"the connection to {format_address(self.address)} is closed")
+            raise ConnectionClosed(f"the connection to {self.url} is closed")
         requests, future = self.requests, cast(Answering, self._loop.create_future())
         requests.begin(request_id, future, anywhere=anywhere)
         try:
@@ -341,7 +350,10 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None and not self.closed:
             if self.liveness.resting:
                 self.liveness.expect()
-            self._transport.writelines(parts)
+            if self.tls:
+                self._transport.write(b"".join(parts))  # each write is a record of TLS, with its own head and seal
+            else:
+                self._transport.writelines(parts)
 
     def close(self, reason: MagnetarError | None = None) -> None:
         """End the connection; every request and endpoint on it gets `reason`."""
@@ -349,7 +361,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._become(ConnectionState.CLOSED)
         self.closed = True
-        reason = reason or ConnectionClosed(f"the connection to {format_address(self.address)} was closed")
+        reason = reason or ConnectionClosed(f"the connection to {self.url} was closed")
         self.liveness.end()
         if self._renewing is not None:
             self._renewing.cancel()
@@ -370,7 +382,7 @@ class ClientConnection(asyncio.Protocol):
             watcher.connection_lost(self, reason)
 
     def _become(self, state: ConnectionState) -> None:
-        check_transition(TRANSITIONS, f"the connection to {format_address(self.address)}", self.state, state)
+        check_transition(TRANSITIONS, f"the connection to {self.url}", self.state, state)
         self.state = state
 
     # ---- asyncio.Protocol ----
@@ -389,7 +401,13 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         detail = f": {exc}" if exc else ""
-        self.close(ConnectionClosed(f"the broker at {format_address(self.address)} closed the connection{detail}"))
+        if self.tls and self.state is ConnectionState.CONNECTING and not self.ready.done():
+            # With TLS 1.3 a broker refuses the client's certificate when the client's handshake is done.
+            if isinstance(exc, ssl.SSLError):
+                self.ready.set_exception(TlsError(f"cannot connect to {self.url}: {explain(exc, self.address[0])}"))
+            else:
+                self.ready.set_exception(ConnectError(f"cannot connect to {self.url}: {ENDED}"))
+        self.close(ConnectionClosed(f"the broker at {self.url} closed the connection{detail}"))
 
     def data_received(self, data: bytes) -> None:
         self.heard_at = self._loop.time()
@@ -400,7 +418,7 @@ class ClientConnection(asyncio.Protocol):
                 if handler is not None:
                     handler(command, entry)
         except MagnetarError as error:
-            logger.warning("%s sent a malformed frame: %s", format_address(self.address), error)
+            logger.warning("%s sent a malformed frame: %s", self.url, error)
             self.close(error)
 
     # ---- Frames ----
@@ -516,22 +534,36 @@ async def connect(
     address: Address,
     broker: Address | None = None,
     authentication: Authentication | None = None,
+    contexts: ClientContexts | None = None,
 ) -> ClientConnection:
     """A ready connection to `address`, behind which a proxy leads to `broker` if that is given.
 
-    Raises ConnectError, AuthenticationError, ErrorGettingAuthenticationData.
+    With `contexts` it speaks TLS. Raises ConnectError, TlsError, AuthenticationError, ErrorGettingAuthenticationData.
     """
     loop = asyncio.get_running_loop()
     connection: ClientConnection | None = None
+    url = format_address(address, tls=contexts is not None)
+    context, name = None, None
     try:
         credential = await authentication.credential() if authentication is not None else None
         async with asyncio.timeout(configuration.connection_timeout_ms / 1000):
+            if contexts is not None:
+                context, name = await contexts.newest(), address[0]
             _, connection = await loop.create_connection(
-                lambda: ClientConnection(configuration, address, broker, authentication, credential), *address
+                lambda: ClientConnection(
+                    configuration, address, broker, authentication, credential, tls=contexts is not None
+                ),
+                *address,
+                ssl=context,
+                server_hostname=name,
             )
             await connection.ready
+    except BadTlsFiles as error:
+        raise TlsError(f"cannot connect to {url}: {error}") from None
+    except ssl.SSLError as error:
+        raise TlsError(f"cannot connect to {url}: {explain(error, address[0])}") from error
     except (OSError, TimeoutError) as error:
-        reason = ConnectError(f"cannot connect to {format_address(address)}: {str(error) or 'no answer in time'}")
+        reason = ConnectError(f"cannot connect to {url}: {str(error) or 'no answer in time'}")
         if connection is not None:
             connection.close(reason)
         raise reason from error

@@ -7,9 +7,11 @@ from functools import partial
 from ...protocol.addresses import Address
 from ...protocol.errors import AlreadyClosed
 from ...runtime.tasks import Tasks
+from ...runtime.tls_contexts import ClientContexts
 from .configuration import ClientConfiguration
 from .connection import ClientConnection, connect
 from .ray_credentials import RayAuthentication
+from .service_url import format_address
 
 AskElsewhere = Callable[[ClientConnection, str, bool], Awaitable[str]]
 """See `Lookup.elsewhere`."""
@@ -22,6 +24,8 @@ class ConnectionPool:
     """One connection for each address (and broker behind it, through a proxy), made when first asked for."""
 
     def __init__(self, configuration: ClientConfiguration) -> None:
+        self.contexts: ClientContexts | None = None
+        """Those of TLS, if the service URL asks for it."""
         self._configuration = configuration
         self._authentication = configuration.authentication
         if self._authentication is None and configuration.service_url is None:
@@ -32,6 +36,10 @@ class ConnectionPool:
         """What connections ask when their broker is silent."""
         self._tasks = Tasks()
         self._closed = False
+
+    def url(self, address: Address) -> str:
+        """How messages name an address."""
+        return format_address(address, tls=self.contexts is not None)
 
     def sockets(self) -> list[int]:
         """The numbers of the open connections' sockets."""
@@ -66,11 +74,11 @@ class ConnectionPool:
 
     async def alone(self, address: Address, broker: Address | None) -> ClientConnection:
         """A new connection that nobody else uses; the caller closes it. Raises ConnectError."""
-        return await connect(self._configuration, address, broker, self._authentication)
+        return await connect(self._configuration, address, broker, self._authentication, self.contexts)
 
     async def _connect(self, key: tuple[Address, Address | None]) -> ClientConnection:
         try:
-            connection = await connect(self._configuration, *key, self._authentication)
+            connection = await connect(self._configuration, *key, self._authentication, self.contexts)
         finally:
             self._connecting.pop(key, None)
         if self._closed:

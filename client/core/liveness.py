@@ -55,7 +55,6 @@ from typing import TYPE_CHECKING
 from ...protocol.commands import ping
 from ...protocol.errors import ConnectionClosed
 from ...runtime.transitions import check_transition
-from .service_url import format_address
 
 if TYPE_CHECKING:
     from .connection import ClientConnection, ConsumerEndpoint, ProducerEndpoint
@@ -245,7 +244,7 @@ class Liveness:
             self.state = state
 
     def __str__(self) -> str:
-        return f"the watch of {format_address(self._connection.address)}"
+        return f"the watch of {self._connection.url}"
 
     def _look_at(self, moment: float) -> None:
         if self._timer is not None:
@@ -270,7 +269,7 @@ class Liveness:
         if self._chunks_when_late != connection.chunks:
             self._late_since, self._chunks_when_late = now, connection.chunks
         elif now - self._late_since >= 2 * self._keep_alive_s:
-            connection.close(ConnectionClosed(f"the broker at {format_address(connection.address)} does not answer"))
+            connection.close(ConnectionClosed(f"the broker at {connection.url} does not answer"))
             return
         self._since = now
         self._become(_WATCHING)
@@ -324,7 +323,7 @@ class Liveness:
         quiet_since = max(connection.heard_at, self._since)
         end = max(quiet_since + 2 * self._keep_alive_s, self._asked_at + self._silence_s / 2)
         if now + ROUNDING_S >= end:
-            connection.close(ConnectionClosed(f"the broker at {format_address(connection.address)} does not answer"))
+            connection.close(ConnectionClosed(f"the broker at {connection.url} does not answer"))
             return
         if not self._awaited()[1]:
             self.resting = self._watches
@@ -340,10 +339,7 @@ class Liveness:
         unacknowledged_s = min(connection.unacknowledged_s(), now - self._asked_at)
         if unacknowledged_s >= PATH_DEAD_S:
             connection.close(
-                ConnectionClosed(
-                    f"the machine at {format_address(connection.address)} acknowledges nothing for "
-                    f"{unacknowledged_s:.0f} s"
-                )
+                ConnectionClosed(f"the machine at {connection.url} acknowledges nothing for {unacknowledged_s:.0f} s")
             )
             return
         if now + ROUNDING_S >= self._questions.next_at:
@@ -352,7 +348,7 @@ class Liveness:
 
     def _doubt(self, now: float) -> None:
         connection = self._connection
-        where = format_address(connection.address)
+        where = connection.url
         logger.info("the broker at %s has been silent for %.1f s", where, now - connection.heard_at)
         self._become(_DOUBTED)
         self._questions.begin(now)
@@ -415,7 +411,7 @@ class Liveness:
             if self.state is not _DOUBTED or connection.chunks != self._chunks_before:
                 if silent or not await self._confirmed(number, endpoint):
                     return
-            logger.info("%s, so the connection to %s is left", against, format_address(connection.address))
+            logger.info("%s, so the connection to %s is left", against, connection.url)
             connection.close(ConnectionClosed(against))
         finally:
             questions.under_way = False

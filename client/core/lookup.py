@@ -29,6 +29,7 @@ from ...protocol.errors import (
     NotAllowedError,
     ProtocolError,
     Timeout,
+    TlsError,
     TooManyLookupRequestException,
     exception_for_server_error,
     is_retriable,
@@ -47,11 +48,12 @@ from ...protocol.pulsar_pb2 import (
 from ...runtime import retry
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
+from ...runtime.tls_contexts import ClientContexts
 from ..schemas.schema import SchemaInfo
 from .configuration import ClientConfiguration
 from .connection import Answer, ClientConnection
 from .connection_pool import ConnectionPool, retrieve
-from .service_url import format_address, goes_through_proxy, parse_service_url
+from .service_url import goes_through_proxy, parse_service_url
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +95,7 @@ class Lookup:
         self._current = 0
         self._turn = 0
         pool.elsewhere = self.elsewhere
+        self._contexts = ClientContexts(environment, configuration.tls)
         self._limit = asyncio.Semaphore(configuration.concurrent_lookup_requests)
 
     @property
@@ -171,9 +174,7 @@ class Lookup:
             answer = await self.ask(connection, command, request_id, CommandLookupTopicResponse)
             if answer.response == CommandLookupTopicResponse.Failed:
                 raise exception_for_server_error(answer.error, answer.message)
-            if not answer.brokerServiceUrl:
-                raise TopicLookupError(f"the broker names no owner of {topic}")
-            owner = parse_service_url(answer.brokerServiceUrl)[0]
+            owner = self._named(answer, topic)
             through_proxy = answer.proxy_through_service_url or self._through_proxy
             if not through_proxy:
                 self._learn(owner)
@@ -183,6 +184,24 @@ class Lookup:
             authoritative = answer.authoritative
             connection = await (self._through(connection.address, owner) if proxied else self._reach(owner))
         raise TopicLookupError(f"the lookup of {topic} was redirected more than {REDIRECTS_MAX} times")
+
+    def _named(self, answer: CommandLookupTopicResponse, topic: str) -> Address:
+        """The owner that an answer names for this kind of client. Raises LookupError, TlsError."""
+        with_tls = self._pool.contexts is not None
+        url = answer.brokerServiceUrlTls if with_tls else answer.brokerServiceUrl
+        if url:
+            return parse_service_url(url)[0]
+        if answer.brokerServiceUrl:
+            raise TlsError(
+                f"the owner of {topic} is at {answer.brokerServiceUrl} and has no TLS: set brokerServicePortTls for "
+                "all brokers, or add pulsar+ssl:// to its advertisedListeners"
+            )
+        if answer.brokerServiceUrlTls:
+            raise TlsError(
+                f"the owner of {topic} is at {answer.brokerServiceUrlTls} and takes TLS only: use pulsar+ssl:// as "
+                "service URL"
+            )
+        raise TopicLookupError(f"the broker names no owner of {topic}")
 
     def _learn(self, owner: Address) -> None:
         self._known.pop(owner, None)
@@ -199,7 +218,7 @@ class Lookup:
             async with asyncio.timeout(CONNECT_WAIT_S):
                 return await self._pool.get(address, broker)
         except TimeoutError as error:
-            raise ConnectError(f"cannot connect to {format_address(address)}: no answer yet") from error
+            raise ConnectError(f"cannot connect to {self._pool.url(address)}: no answer yet") from error
 
     async def _through(self, proxy: Address, owner: Address) -> ClientConnection:
         """A connection to `owner` through `proxy`, or through another host if that one forwards too many already.
@@ -229,14 +248,14 @@ class Lookup:
                 proxy_answers = proxy_answers and address != suspect.address
                 continue
             except NotAllowedError as error:  # it has reached its limit of connections; the next one may have room
-                logger.debug("%s does not say who owns %s: %s", format_address(address), topic, error)
+                logger.debug("%s does not say who owns %s: %s", self._pool.url(address), topic, error)
                 continue
             except MagnetarError as error:
                 logger.debug("nobody says who owns %s: %s", topic, error)
                 return ""
             if not proxy_answers:
-                return f"the proxy at {format_address(suspect.address)} does not answer"
-            return "" if owner == suspect.broker else f"{topic} belongs to the broker at {format_address(owner)}"
+                return f"the proxy at {suspect.url} does not answer"
+            return "" if owner == suspect.broker else f"{topic} belongs to the broker at {self._pool.url(owner)}"
         if candidates or not silent:
             return ""
         return await self._asked_again(suspect, topic)
@@ -254,7 +273,7 @@ class Lookup:
         return [suspect.address, *others] if suspect.proxied else others
 
     async def _asked_again(self, suspect: ClientConnection, topic: str) -> str:
-        where = format_address(suspect.address)
+        where = suspect.url
         try:
             async with asyncio.timeout(NEW_CONNECTION_S):
                 connection = await self._pool.alone(suspect.address, suspect.proxied)
@@ -387,6 +406,7 @@ class Lookup:
     async def _refresh(self) -> None:
         url = await self._discover()
         hosts, self._through_proxy = parse_service_url(url), goes_through_proxy(url)
+        self._pool.contexts = self._contexts if self._configuration.speaks_tls(url) else None
         if hosts != self._hosts:
             self._hosts = hosts
             self._current = self._environment.random.randrange(len(hosts))

@@ -13,7 +13,9 @@ from .listeners import (
     DIRECT,
     INTERNAL,
     LISTENERS,
+    TLS,
     ListenerUrl,
+    Urls,
     check_host,
     internal_listener,
     parse_bind_addresses,
@@ -28,11 +30,19 @@ _PLACEHOLDERS = "Each broker fills in {broker}, {number}, {port}, {host} and {en
 
 
 class Advertised(NamedTuple):
-    """What one broker tells: `url` to clients that name no listener, `listeners` by name. It binds to `binds`, too."""
+    """What one broker tells: `url` and `url_tls` to clients that name no listener, `listeners` by name. One of the URLs
+    may be empty. It binds to `binds`, too.
+    """
 
     url: str
-    listeners: dict[str, ListenerUrl]
+    url_tls: str
+    listeners: dict[str, Urls]
     binds: list[ListenerUrl]
+
+    @property
+    def first(self) -> str:
+        """The URL by which the broker is known: the one without TLS, if it has one."""
+        return self.url or self.url_tls
 
 
 @dataclass(frozen=True)
@@ -49,8 +59,8 @@ class AddressSettings:
         LISTENERS,
         "",
         "Addresses of a broker by the name of a listener: name:pulsar://host:port, several separated by commas. "
-        "Clients choose one by its name. With name:pulsar+proxy://host:port brokers forward to each other. "
-        + _PLACEHOLDERS,
+        "A listener may have one with pulsar+ssl:// for TLS, too. Clients choose one by its name. With "
+        "name:pulsar+proxy://host:port brokers forward to each other. " + _PLACEHOLDERS,
     )
     internal_listener_name: str = setting(
         INTERNAL,
@@ -61,8 +71,8 @@ class AddressSettings:
     bind_addresses: str = setting(
         BINDS,
         "",
-        "Further addresses that a broker listens on: name:pulsar://host:port, several separated by commas. Clients "
-        "that connect there and name no listener get that one. " + _PLACEHOLDERS,
+        "Further addresses that a broker listens on: name:pulsar://host:port, or name:pulsar+ssl://host:port with TLS, "
+        "several separated by commas. Clients that connect there and name no listener get that one. " + _PLACEHOLDERS,
     )
     proxy_connections_max: int = setting(
         "brokerProxyMaxConnections",
@@ -96,7 +106,7 @@ class AddressSettings:
         if self.advertised_address:
             check_host(ADDRESS, sample(self.advertised_address).strip("[]"))
         found = parse_listeners(sample(self.advertised_listeners))
-        forwarding = [one.name for one in found.values() if not one.direct]
+        forwarding = [name for name, one in found.items() if not one.first.direct]
         if forwarding and not self.proxy_connections_max:
             raise SettingError(
                 f"{LISTENERS} has {forwarding[0]} with pulsar+proxy://, but with brokerProxyMaxConnections=0 no broker "
@@ -105,15 +115,20 @@ class AddressSettings:
         internal_listener(found, self.internal_listener_name)
         parse_bind_addresses(sample(self.bind_addresses), found)
 
-    def advertised(self, place: BrokerPlace) -> Advertised:
-        """What the settings mean for one broker. Raises SettingError."""
+    def advertised(self, place: BrokerPlace, *, tls_only: bool = False) -> Advertised:
+        """What the settings mean for one broker; with `tls_only` its own port speaks TLS. Raises SettingError."""
         address = filled_in(ADDRESS, self.advertised_address, place).strip().strip("[]") or place.host
         check_host(ADDRESS, address)
         listeners = parse_listeners(filled_in(LISTENERS, self.advertised_listeners, place))
         internal = internal_listener(listeners, self.internal_listener_name)
-        url = internal.url if internal is not None else f"{DIRECT}://{address_text((address, place.port))}"
         binds = parse_bind_addresses(filled_in(BINDS, self.bind_addresses, place), listeners)
-        return Advertised(url, listeners, binds)
+        if internal is not None:
+            urls = [one.url if one is not None else "" for one in (internal.plain, internal.tls)]
+            return Advertised(urls[0], urls[1], listeners, binds)
+        port_tls = place.port if tls_only else place.port_tls
+        url_tls = f"{TLS}://{address_text((address, port_tls))}" if port_tls else ""
+        url = "" if tls_only else f"{DIRECT}://{address_text((address, place.port))}"
+        return Advertised(url, url_tls, listeners, binds)
 
     @property
     def advertises_what_nodes_say(self) -> bool:

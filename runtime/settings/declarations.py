@@ -20,18 +20,21 @@ from .deduplication import DeduplicationSettings
 from .delayed_delivery import DelayedDeliverySettings
 from .keeping import KeepingSettings
 from .limits import ClientLimitSettings, TopicListSettings
+from .listeners import PROXY, TLS
 from .load_balancing import LoadBalancingSettings
 from .managed_ledgers import ManagedLedgerSettings
 from .membership import MembershipSettings
 from .replication import RepairSettings, ReplicationSettings
 from .same_address import SameAddressSettings
 from .security import SecuritySettings
+from .tls import TlsSettings
 
 ENVIRONMENT_PREFIX = "MAGNETAR_"
 
 
 @dataclass(frozen=True)
 class Settings(
+    TlsSettings,
     AddressSettings,
     DeduplicationSettings,
     KeepingSettings,
@@ -81,6 +84,10 @@ class Settings(
         self.enabled_subscription_types()
         self.check_addresses()
         self.check_security()
+        self.check_tls(
+            bound=f"{TLS}://" in self.bind_addresses.lower(),
+            forwards=f"{PROXY}://" in self.advertised_listeners.lower(),
+        )
         if self.disk_usage_warn >= self.disk_usage_full:
             raise SettingError("diskUsageWarnThreshold must be below diskUsageThreshold")
         if self.session_timeout_s < 2 * self.heartbeat_interval_s:

@@ -2,8 +2,8 @@
 
     internal:pulsar://10.0.0.1:6650,external:pulsar://broker-1.example.com:6650,web:pulsar+proxy://entry.example.com:6652
 
-A `pulsar://` URL leads to the broker itself. A `pulsar+proxy://` URL leads to any broker, which forwards: all brokers
-may have the same one.
+A `pulsar://` URL leads to the broker itself, and a `pulsar+ssl://` URL does so with TLS; a listener may have both. A
+`pulsar+proxy://` URL leads to any broker, which forwards: all brokers may have the same one.
 """
 
 import re
@@ -14,6 +14,7 @@ from ...protocol.addresses import Address, address_text, parse_address
 from ...protocol.errors import SettingError
 
 DIRECT = "pulsar"
+TLS = "pulsar+ssl"
 PROXY = "pulsar+proxy"
 LISTENERS = "advertisedListeners"
 BINDS = "bindAddresses"
@@ -36,41 +37,70 @@ class ListenerUrl(NamedTuple):
     @property
     def direct(self) -> bool:
         """Whether it leads to the broker itself, not to any broker that forwards."""
-        return self.scheme == DIRECT
+        return self.scheme != PROXY
+
+    @property
+    def tls(self) -> bool:
+        """Whether one speaks TLS there."""
+        return self.scheme == TLS
 
 
-def parse_listeners(text: str) -> dict[str, ListenerUrl]:
+class Urls(NamedTuple):
+    """The URLs of one listener. One of them is missing where it has only the other."""
+
+    plain: ListenerUrl | None
+    tls: ListenerUrl | None
+
+    @property
+    def first(self) -> ListenerUrl:
+        """The one without TLS, if there is one."""
+        found = self.plain or self.tls
+        assert found is not None
+        return found
+
+
+def parse_listeners(text: str) -> dict[str, Urls]:
     """The listeners of `advertisedListeners` by name, in its order. Raises SettingError."""
-    found: dict[str, ListenerUrl] = {}
+    found: dict[str, Urls] = {}
     owners: dict[Address, str] = {}
     for one in _entries(LISTENERS, text):
-        if one.name in found:
-            raise SettingError(f"{LISTENERS} has the listener {one.name} twice: keep one URL")
+        before = found.get(one.name, Urls(None, None))
+        if (before.tls if one.tls else before.plain) is not None:
+            raise SettingError(
+                f"{LISTENERS} has the listener {one.name} twice: keep one URL, or one beside pulsar+ssl://"
+            )
+        forwards = not one.direct or (before.plain is not None and not before.plain.direct)
+        if forwards and (one.tls or before.tls is not None):
+            raise SettingError(
+                f"the listener {one.name} of {LISTENERS} forwards, so it needs no pulsar+ssl:// URL: take that away"
+            )
         other = owners.setdefault(one.address, one.name)
         if other != one.name:
             raise SettingError(
                 f"{LISTENERS} gives {address_text(one.address)} to both {other} and {one.name}: each listener needs an "
                 "address of its own"
             )
-        found[one.name] = one
+        found[one.name] = before._replace(tls=one) if one.tls else before._replace(plain=one)
     return found
 
 
-def parse_bind_addresses(text: str, listeners: dict[str, ListenerUrl]) -> list[ListenerUrl]:
+def parse_bind_addresses(text: str, listeners: dict[str, Urls]) -> list[ListenerUrl]:
     """The sockets of `bindAddresses`: where to listen, and for which listener. Raises SettingError."""
     found: dict[Address, ListenerUrl] = {}
     for one in _entries(BINDS, text):
         if one.name not in listeners:
             raise SettingError(f"{BINDS} names the listener {one.name}, which {LISTENERS} does not have: add it there")
         if not one.direct:
-            raise SettingError(f"{BINDS} takes pulsar:// URLs, not {one.url}: the listener says what it forwards")
+            raise SettingError(
+                f"{BINDS} takes pulsar:// and pulsar+ssl:// URLs, not {one.url}: the listener says what it forwards"
+            )
         if one.address in found:
             raise SettingError(f"{BINDS} has {address_text(one.address)} twice: keep one")
         found[one.address] = one
     return list(found.values())
 
 
-def internal_listener(listeners: dict[str, ListenerUrl], name: str) -> ListenerUrl | None:
+def internal_listener(listeners: dict[str, Urls], name: str) -> Urls | None:
     """The listener for clients that name none: that of `internalListenerName`, else the first that does not forward.
 
     None without any. Raises SettingError.
@@ -78,12 +108,12 @@ def internal_listener(listeners: dict[str, ListenerUrl], name: str) -> ListenerU
     if not listeners:
         return None
     if not name:
-        return next((one for one in listeners.values() if one.direct), None)
+        return next((one for one in listeners.values() if one.first.direct), None)
     if name not in listeners:
         raise SettingError(
             f"{INTERNAL} is {name[:100]}, which {LISTENERS} does not have: add it there, or choose another"
         )
-    if not listeners[name].direct:
+    if not listeners[name].first.direct:
         raise SettingError(f"{INTERNAL} names {name}, which forwards: other brokers need a pulsar:// URL")
     return listeners[name]
 
@@ -105,10 +135,10 @@ def _entry(setting: str, part: str) -> ListenerUrl:
     if not _NAME.fullmatch(name):
         raise SettingError(f"{name[:100]!r} in {setting} is no name of a listener: use letters, digits, _, . and -")
     scheme, separator, rest = url.partition("://")
-    if not separator or scheme.lower() not in (DIRECT, PROXY):
+    if not separator or scheme.lower() not in (DIRECT, TLS, PROXY):
         raise SettingError(
-            f"the entry {part[:200]!r} of {setting} has another scheme than pulsar:// and pulsar+proxy://, which are "
-            "all that brokers have"
+            f"the entry {part[:200]!r} of {setting} has another scheme than pulsar://, pulsar+ssl:// and "
+            "pulsar+proxy://, which are all that brokers have"
         )
     try:
         address = parse_address(rest.rstrip("/"))

@@ -5,6 +5,7 @@ A setting holds for the whole cluster. Its placeholders are what makes it anothe
     {broker}     the broker's id, such as broker-3
     {number}     its number, 3; also {number+30000} and {number-1}
     {port}       its port; also {port+1000} and {port-1}
+    {portTls}    its port for TLS, of brokerServicePortTls; also {portTls+1000} and {portTls-1}
     {host}       the address of its node, where other members reach it
     {env:NAME}   the variable NAME in the environment of its process, on its node
 """
@@ -17,9 +18,9 @@ from ...protocol.addresses import bracketed
 from ...protocol.errors import SettingError
 
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
-_KNOWN = re.compile(r"broker|host|env:[A-Za-z_]\w*|(?:number|port)(?:[+-]\d{1,5})?", re.ASCII)
-_SHIFTED = re.compile(r"(number|port)([+-]\d+)?", re.ASCII)
-_NAMES = "{broker}, {number}, {port}, {host}, {env:NAME}, {number+N}, {port+N}"
+_KNOWN = re.compile(r"broker|host|env:[A-Za-z_]\w*|(?:number|portTls|port)(?:[+-]\d{1,5})?", re.ASCII)
+_SHIFTED = re.compile(r"(number|portTls|port)([+-]\d+)?", re.ASCII)
+_NAMES = "{broker}, {number}, {port}, {portTls}, {host}, {env:NAME}, {number+N}, {port+N}"
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,21 @@ class BrokerPlace:
     host: str
     port: int
     environment: Mapping[str, str]
+    port_tls: int = 0
+    """0 if it has none."""
 
     @property
     def number(self) -> int:
         """The number of the broker: 3 for broker-3. Raises SettingError for an id without one."""
-        digits = self.broker.rpartition("-")[2]
-        if not (digits.isascii() and digits.isdigit()):
-            raise SettingError(f"{self.broker} has no number for the placeholder {{number}}")
-        return int(digits)
+        return number_of(self.broker)
+
+
+def number_of(broker: str) -> int:
+    """The number in a broker's id: 3 for broker-3. Raises SettingError for an id without one."""
+    digits = broker.rpartition("-")[2]
+    if not (digits.isascii() and digits.isdigit()):
+        raise SettingError(f"{broker} has no number, from which its port or a placeholder {{number}} would follow")
+    return int(digits)
 
 
 def check_placeholders(name: str, text: str) -> None:
@@ -64,7 +72,8 @@ def filled_in(name: str, text: str, place: BrokerPlace) -> str:
 
 def _value(name: str, placeholder: str, place: BrokerPlace) -> str:
     if shifted := _SHIFTED.fullmatch(placeholder):
-        return str((place.number if shifted[1] == "number" else place.port) + int(shifted[2] or 0))
+        known = {"number": lambda: place.number, "port": lambda: place.port, "portTls": lambda: place.port_tls}
+        return str(known[shifted[1]]() + int(shifted[2] or 0))
     if placeholder == "broker":
         return place.broker
     if placeholder == "host":

@@ -19,7 +19,8 @@ FEATURES = {
     "transactions": r"transaction|^numIOThreads.*Txn",
     "Kerberos, Athenz, OpenID Connect or credentials between brokers": r"brokerClient(?!.*tls)|sasl|kinit|jaas|athenz|"
     r"^openID|tokenSettingPrefix|strictAuthMethod|RoleLoggingAnonymizer",
-    "TLS": r"tls|ssl|certificate|keyStore|trustStore",
+    "TLS by key stores or providers": r"tls(Enabled|Provider|Hostname)|keyStore|trustStore|ssl|"
+    r"webServiceTls(Protocols|Ciphers)|brokerClientTls|bookkeeper(tls|.*certificate)",
     "ZooKeeper": r"zookeeper|^zk|zkSession|metadataStore|configurationStore",
     "geo-replication": r"replicat(or|edSubscription)|replicationConnections|replicationProducer|replicationMetrics|"
     r"replicationPolicyCheck|replicationTls|enableReplicat",

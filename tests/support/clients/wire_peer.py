@@ -1,6 +1,7 @@
 """A client that speaks raw frames, to say exactly what a test wants said to a broker."""
 
 import asyncio
+import ssl
 from typing import Any
 
 from magnetar.protocol.commands import encode, ping, pong, send_header
@@ -43,9 +44,15 @@ class WirePeer:
 
     @classmethod
     async def open(
-        cls, port: int, *, host: str = "127.0.0.1", connect: bool = True, answer_pings: bool = True
+        cls,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        connect: bool = True,
+        answer_pings: bool = True,
+        ssl: ssl.SSLContext | None = None,
     ) -> "WirePeer":
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port, ssl=ssl)
         peer = cls(reader, writer, answer_pings=answer_pings)
         if connect:
             peer.send(CommandConnect(client_version="wire-peer", protocol_version=19))

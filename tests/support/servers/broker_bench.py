@@ -108,8 +108,9 @@ class BrokerFront:
         self.schemas = SchemaRegistry(self.env, lambda: self.metadata)
         self.connection_limits = ConnectionLimits(settings)
         self.brokers: list[BrokerInfo] = []
-        self.forwards = Forwards(settings, lambda: self.brokers, lambda address: address[1] == self.port)
+        self.forwards = Forwards(self.env, settings, lambda: self.brokers, lambda address: address[1] == self.port)
         self.accepts_connections = True
+        self.where_tls_is = ""
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()
         self.connections: dict[ServerConnection, None] = {}

@@ -32,6 +32,7 @@ ABSENT = {
 OTHERWISE = {  # a default that differs: what it stands for is the same
     "service_url", "schema", "properties", "disable_replication",
     "crypto_failure_action",
+    "tls_validate_hostname",  # here a host name is checked unless the program says otherwise
 }  # fmt: skip
 NAMES = ["Client", "Producer", "Consumer", "Reader", "Message", "MessageId", "ConsumerBatchReceivePolicy"]
 
@@ -225,12 +226,6 @@ def test_errors_are_what_python_calls_them_too(error: str, builtin: type[Excepti
     assert str(kind()) == error
 
 
-def test_a_service_url_with_tls_is_refused_with_the_reason() -> None:
-    for face in (magnetar.Client, magnetar.AsyncClient):
-        with pytest.raises(OperationNotSupported, match=r"asks for TLS, which .* do not have yet: use pulsar://"):
-            face("pulsar+ssl://broker:6651")
-
-
 def test_the_module_of_exceptions_holds_the_official_names() -> None:
     import pulsar.exceptions as theirs
 
@@ -287,7 +282,7 @@ async def test_what_is_no_schema_is_refused_by_name(method: str, options: dict[s
     blocking.close()
 
 
-@pytest.mark.parametrize("options", [{"use_tls": True}, {"logger": object()}])
+@pytest.mark.parametrize("options", [{"logger": object()}])
 def test_clients_that_are_not_to_be_had(options: dict[str, Any]) -> None:
     for kind in (magnetar.Client, magnetar.AsyncClient):
         with pytest.raises(OperationNotSupported, match=next(iter(options))):

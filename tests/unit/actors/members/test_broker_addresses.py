@@ -61,3 +61,35 @@ def test_what_is_no_address_of_a_broker(text: str) -> None:
 
 def test_a_malformed_url_of_another_broker_matches_nothing() -> None:
     assert not addressed({"url": "pulsar://", "listeners": {"a": "pulsar://x"}}, "pulsar://", ("x", 6650))
+
+
+URL_TLS = "pulsar+ssl://10.0.0.3:6651"
+WITH_TLS: MemberData = {
+    "url": "pulsar://10.0.0.3:6650",
+    "url_tls": URL_TLS,
+    "listeners": {"outside": "pulsar://b3.example.com:1", "web": "pulsar+proxy://example.com:80"},
+    "listeners_tls": {"outside": "pulsar+ssl://b3.example.com:2", "secure": "pulsar+ssl://b3.example.com:3"},
+}
+BOTH = BrokerInfo("broker-3", "3", "10.0.0.3", 6650, "pulsar://10.0.0.3:6650", WITH_TLS)
+ONLY = BrokerInfo("broker-4", "4", "10.0.0.4", 6653, "pulsar+ssl://b4:1", {"url_tls": "pulsar+ssl://b4:1"})
+
+
+def test_a_client_is_told_the_addresses_with_and_without_tls() -> None:
+    assert reach([BOTH], BOTH.url, "") == Reach(BOTH.url, URL_TLS)
+    assert reach([BOTH], BOTH.url, "outside") == Reach("pulsar://b3.example.com:1", "pulsar+ssl://b3.example.com:2")
+    assert reach([BOTH], BOTH.url, "secure") == Reach("", "pulsar+ssl://b3.example.com:3")
+    assert reach([ONLY], ONLY.url, "") == Reach("", ONLY.url)
+    assert reach([], "pulsar+ssl://gone:1", "") == Reach("", "pulsar+ssl://gone:1")
+
+
+def test_a_forwarded_client_with_tls_gets_a_name_of_the_owner_in_any_case() -> None:
+    assert reach([BOTH], BOTH.url, "web").with_tls() == Reach(BOTH.url, URL_TLS, through_proxy=True)
+    without = reach(BROKERS, URL, "web").with_tls()
+    assert without == Reach(URL, "pulsar+ssl://10.0.0.1:6650", through_proxy=True)
+    assert addressed(DATA, URL, target_address(without.url_tls)), "the broker that forwards knows the owner by it"
+    assert reach(BROKERS, URL, "").with_tls() == Reach(URL), "a client that connects by itself needs a true one"
+
+
+@pytest.mark.parametrize("text", ["pulsar+ssl://10.0.0.3:6651", "10.0.0.3:6651", "b3.example.com:3"])
+def test_a_broker_is_meant_by_its_addresses_with_tls(text: str) -> None:
+    assert addressed(WITH_TLS, BOTH.url, target_address(text)) and not addressed(DATA, URL, target_address(text))

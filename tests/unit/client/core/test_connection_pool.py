@@ -15,7 +15,11 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> ConnectionPool:
     """A pool whose connections have no socket."""
 
     async def connect(
-        configuration: ClientConfiguration, address: Address, proxied: Address | None, authentication: object
+        configuration: ClientConfiguration,
+        address: Address,
+        proxied: Address | None,
+        authentication: object,
+        contexts: None,
     ) -> ClientConnection:
         connection = ClientConnection(configuration, address, proxied)
         connection.ready.set_result(FeatureFlags())

@@ -71,6 +71,7 @@ class Link:
     def __init__(self, silence_s: float = 1.0) -> None:
         self.clock = Clock()
         self.address = ("broker", 6650)
+        self.url = "pulsar://broker:6650"
         self.heard_at = self.clock.now
         self.chunks = 0
         self.closed = False

@@ -23,7 +23,6 @@ from magnetar.protocol.errors import (
     InvalidConfiguration,
     InvalidUrl,
     LedgerFenced,
-    OperationNotSupported,
     ProtocolError,
     Timeout,
 )
@@ -105,9 +104,22 @@ def test_what_is_no_service_url(url: str) -> None:
         parse_service_url(url)
 
 
-def test_a_service_url_with_tls_is_refused_with_the_reason() -> None:
-    with pytest.raises(OperationNotSupported, match="asks for TLS"):
-        parse_service_url("pulsar+ssl://a:1")
+def test_a_service_url_with_tls_has_the_port_for_tls() -> None:
+    assert parse_service_url("pulsar+ssl://a,b:1,[::1]") == [("a", 6651), ("b", 1), ("::1", 6651)]
+    assert format_address(("a", 6651), tls=True) == "pulsar+ssl://a:6651"
+    for url, use_tls, speaks in [
+        ("pulsar+ssl://a", False, True),
+        ("pulsar://a", True, True),
+        ("pulsar+proxy://a", True, True),
+        ("pulsar://a", False, False),
+    ]:
+        assert ClientConfiguration(url, use_tls=use_tls).speaks_tls(url) is speaks
+
+
+@pytest.mark.parametrize("given", ["tls_certificate_file_path", "tls_private_key_file_path"])
+def test_a_certificate_and_its_key_belong_together(given: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="belong together: pass both, or none"):
+        ClientConfiguration("pulsar+ssl://a", **{given: "file.pem"})  # type: ignore[arg-type]
 
 
 # ---- Configurations ----

@@ -21,7 +21,7 @@ def told(listeners: str = "", where: BrokerPlace | None = None, **settings: Any)
 
 
 def test_without_settings_a_broker_tells_the_address_of_its_node() -> None:
-    assert told() == ("pulsar://10.0.0.7:6652", {}, [])
+    assert told() == ("pulsar://10.0.0.7:6652", "", {}, [])
     assert told(where=place(host="fd00::7")).url == "pulsar://[fd00::7]:6652"
 
 
@@ -35,7 +35,7 @@ def test_the_advertised_address_takes_the_place_of_the_nodes() -> None:
 def test_each_broker_fills_the_placeholders_in_for_itself() -> None:
     found = told(LISTENERS)
     assert found.url == "pulsar://10.0.0.7:6652"
-    assert {name: one.url for name, one in found.listeners.items()} == {
+    assert {name: one.first.url for name, one in found.listeners.items()} == {
         "internal": "pulsar://10.0.0.7:6652",
         "external": "pulsar://broker-3.example.com:30003",
     }
@@ -46,7 +46,7 @@ def test_the_environment_of_the_node_may_hold_an_address_or_all_of_the_setting()
     environment = {"POD_IP": "10.1.2.3", "ALL": "in:pulsar://a:1 , out:pulsar+proxy://b:2"}
     assert told("in:pulsar://{env:POD_IP}:{port}", place(environment=environment)).url == "pulsar://10.1.2.3:6652"
     found = told("{env:ALL}", place(environment=environment))
-    assert {name: one.url for name, one in found.listeners.items()} == {
+    assert {name: one.first.url for name, one in found.listeners.items()} == {
         "in": "pulsar://a:1",
         "out": "pulsar+proxy://b:2",
     }
@@ -81,7 +81,9 @@ MALFORMED = [
     ("an impossible name", "a b:pulsar://a:1", "no name of a listener"),
     ("a long name", f"{'a' * 101}:pulsar://a:1", "no name of a listener"),
     ("no scheme", "a:b:1", "another scheme"),
-    ("a scheme of Pulsar's that is missing", "a:pulsar+ssl://a:1", "another scheme"),
+    ("TLS twice", "a:pulsar+ssl://a:1,a:pulsar+ssl://b:1", "the listener a twice"),
+    ("TLS beside a forwarding URL", "a:pulsar+proxy://a:1,a:pulsar+ssl://b:1", "forwards, so it needs no"),
+    ("TLS before a forwarding URL", "a:pulsar+ssl://a:1,a:pulsar+proxy://b:1", "forwards, so it needs no"),
     ("a scheme of the web", "a:http://a:1", "another scheme"),
     ("no port", "a:pulsar://a", "not host:port"),
     ("port zero", "a:pulsar://a:0", "not host:port"),
@@ -156,6 +158,23 @@ def test_the_settings_of_the_guide_give_each_broker_its_addresses() -> None:
     ]
     direct, forwarding = (Settings.load(environment={}, overrides=one).advertised(place()) for one in given)
     assert direct.url == forwarding.url == "pulsar://10.0.0.7:6652"
-    assert direct.listeners["external"].url == "pulsar://broker-3.example.com:6652"
-    assert forwarding.listeners["external"].url == "pulsar+proxy://pulsar.example.com:6600"
+    assert direct.listeners["external"].first.url == "pulsar://broker-3.example.com:6652"
+    assert forwarding.listeners["external"].first.url == "pulsar+proxy://pulsar.example.com:6600"
     assert [one.address for one in forwarding.binds] == [("0.0.0.0", 6600)]
+
+
+def test_a_listener_has_one_address_without_tls_and_one_with_it() -> None:
+    found = told(
+        "in:pulsar://{host}:{port},in:pulsar+ssl://{host}:{portTls},out:pulsar+ssl://b:1", place(port_tls=7653)
+    )
+    assert (found.url, found.url_tls) == ("pulsar://10.0.0.7:6652", "pulsar+ssl://10.0.0.7:7653")
+    only = found.listeners["out"]
+    assert only.plain is None and only.first.url == "pulsar+ssl://b:1" and only.first.direct and only.first.tls
+    found = told("in:pulsar+ssl://a:1")
+    assert (found.url, found.url_tls, found.first) == ("", "pulsar+ssl://a:1", "pulsar+ssl://a:1")
+
+
+def test_the_port_for_tls_is_told_with_the_address_of_the_node() -> None:
+    assert told(where=place(port_tls=7653))[:2] == ("pulsar://10.0.0.7:6652", "pulsar+ssl://10.0.0.7:7653")
+    only = Settings().advertised(place(), tls_only=True)
+    assert only[:2] == ("", "pulsar+ssl://10.0.0.7:6652") and only.first == only.url_tls

@@ -41,7 +41,7 @@ def test_all_unknown_names_of_a_file_are_told_at_once_and_missing_features_by_na
     """As in a `broker.conf` of Pulsar."""
     file = tmp_path / "broker.conf"
     names = (
-        "zookeeperServers", "brokerServicePortTls", "tlsEnabled",
+        "zookeeperServers", "tlsEnabled", "tlsProvider",
         "brokerClientAuthenticationPlugin", "saslJaasClientAllowedIds",
         "functionsWorkerEnabled", "managedLedgerOffloadDriver", "transactionCoordinatorEnabled",
         "webSocketServiceEnabled", "replicatorPrefix", "maxMesageSize", "xyzzy",
@@ -52,7 +52,7 @@ def test_all_unknown_names_of_a_file_are_told_at_once_and_missing_features_by_na
     message = str(refused.value)
     assert message.startswith(f"{file}: unknown settings maxMesageSize (did you mean maxMessageSize?), xyzzy; ")
     assert message.count("did you mean") == 1, "nothing is suggested in place of a missing feature"
-    assert "no TLS, so take away brokerServicePortTls, tlsEnabled" in message
+    assert "no TLS by key stores or providers, so take away tlsEnabled, tlsProvider" in message
     assert "so take away brokerClientAuthenticationPlugin, saslJaasClientAllowedIds" in message
     for feature in ("ZooKeeper", "functions", "tiered storage", "transactions", "WebSocket proxy", "geo-replication"):
         assert f"Magnetar has no {feature}, so" in message

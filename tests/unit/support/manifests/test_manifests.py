@@ -247,7 +247,7 @@ def test_the_settings_are_magnetars_and_fit_the_services(overlay: str, tmp_path:
     (tmp_path / name).write_text(text)
     settings = load_settings(config=str(tmp_path / name), environment={})
     listeners = parse_listeners(settings.advertised_listeners.replace("{host}:{port}", "10.0.0.1:6650"))
-    assert {one.url for one in listeners.values()} == {
+    assert {one.first.url for one in listeners.values()} == {
         "pulsar://10.0.0.1:6650",
         "pulsar+proxy://magnetar.magnetar.svc:6650",
     }, "service and namespace of the overlay"
