@@ -21,7 +21,9 @@ from rich.console import Console
 from ..protocol.errors import ClusterError
 from ..protocol.names import VERSION
 from ..runtime.logs import log_to_stderr
+from ..runtime.tls_contexts import ClientTls
 from .admin.tree import admin
+from .certificates_command import certificates_app
 from .data_directory_option import DataDirectory
 from .directory import default_data_directory
 from .load.consume import consume as consume_load
@@ -60,6 +62,7 @@ app.add_typer(perf, name="perf")
 app.add_typer(admin, name="admin")
 app.add_typer(metadata_app, name="metadata")
 app.add_typer(tokens_app, name="tokens")
+app.add_typer(certificates_app, name="certificates")
 
 
 INSECURE = (
@@ -103,15 +106,55 @@ def main_command(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
     ] = False,
+    trust: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-trust-certs-file-path",
+            envvar="MAGNETAR_TLS_TRUST_CERTS_FILE_PATH",
+            metavar="FILE",
+            help="With pulsar+ssl:// and https://: the CAs of the cluster's certificates. By default the system's.",
+        ),
+    ] = None,
+    certificate: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-certificate-file-path",
+            envvar="MAGNETAR_TLS_CERTIFICATE_FILE_PATH",
+            metavar="FILE",
+            help="The certificate to show, if the cluster asks for one.",
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-private-key-file-path",
+            envvar="MAGNETAR_TLS_PRIVATE_KEY_FILE_PATH",
+            metavar="FILE",
+            help="The key of that certificate.",
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--tls-allow-insecure-connection", help="Accept any certificate. Only for tests.")
+    ] = False,
+    host_names: Annotated[
+        bool,
+        typer.Option(
+            "--tls-validate-hostname/--no-tls-validate-hostname",
+            help="Whether the certificate must be for the host in the URL.",
+        ),
+    ] = True,
 ) -> None:
     """Apache Pulsar's messaging system on Ray."""
-    context.obj = Finder(cache(_find), _unkept)
+    if (certificate is None) != (key is None):
+        raise typer.BadParameter("--tls-certificate-file-path and --tls-private-key-file-path belong together")
+    tls = ClientTls(trust or "", certificate or "", key or "", insecure, host_names)
+    context.obj = Finder(cache(_find), _unkept, tls)
 
 
-def _unkept(admin_url: str, topic: str) -> str:
+def _unkept(admin_url: str, topic: str, tls: ClientTls) -> str:
     from .admin.keeping import unkept
 
-    return unkept(admin_url, topic)
+    return unkept(admin_url, topic, tls)
 
 
 def _find() -> RunningCluster:

@@ -77,7 +77,8 @@ class _Services:
 
     async def urls(self) -> tuple[list[str], str]:
         """Service URLs and the admin's URL."""
-        return service_urls(self._reconciler.nodes), admin_url(self._reconciler.nodes)
+        nodes, settings = self._reconciler.nodes, self._plan.settings
+        return service_urls(nodes, settings), admin_url(nodes, settings)
 
     async def accept_lost_ledgers(self) -> list[list[int]]:
         if self._coordinator is None:

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from ..protocol.addresses import joined_urls
 from ..protocol.cluster_status import ClusterStatus, DesiredView, DrainView, RestartView
 from ..protocol.errors import ClusterError, MagnetarError, NoSuchKey, RestartStopped
 from ..protocol.names import COORDINATOR_ID, ROLE_ADMIN, ROLE_BOOKIE, ROLE_BROKER
@@ -31,7 +32,7 @@ class Cluster(ABC):
     @property
     def service_url(self) -> str:
         """One URL with all brokers, as every Pulsar client takes it: `pulsar://host:6650,host:6652`."""
-        return "pulsar://" + ",".join(url.removeprefix("pulsar://") for url in self.service_urls)
+        return joined_urls(self.service_urls)
 
     def client(self, **options: Any) -> "Client":
         """Create a client of this cluster.

@@ -17,6 +17,7 @@ from ..runtime.environment import Environment
 from ..runtime.settings.declarations import Settings
 from ..runtime.settings.placeholders import BrokerPlace
 from ..runtime.settings.text import Value
+from ..runtime.settings.tls import ADMIN_PORT, BROKER_PORT
 from ..storage.metadata import keys as metadata_keys
 from ..storage.metadata.cluster_identity import create_cluster, read_cluster_id
 from ..storage.metadata.ledger_ids import mark_restored
@@ -132,6 +133,7 @@ async def prepare(
     targets = plan(identity.cluster_id, desired, observed)
     members = [layout.member(one, target.machine) for one, target in targets.items() if isinstance(target, RunOn)]
     check_advertised(settings, members)
+    _check_tls_ports(settings, layout, members)
     found = ClusterPlan(
         identity.cluster_id,
         identity.secret,
@@ -233,6 +235,20 @@ def _choose_ports(options: StartOptions, data_directory: str) -> Layout:
             f"a broker and the admin HTTP were both given port {admin_port}: choose another --admin-port"
         )
     return Layout(options.host, port, admin_port, spare[1], data_directory)
+
+
+def _check_tls_ports(settings: Settings, layout: Layout, members: Sequence[NodePlan]) -> None:
+    """Raise ClusterError for a port for TLS that is taken on this machine, or that a process has without TLS."""
+    brokers = [node for node in members if node.role == ROLE_BROKER and settings.broker_port_tls]
+    named = [(settings.port_tls_of(node.node_id), node.node_id, BROKER_PORT, node.host) for node in brokers]
+    if settings.admin_port_tls:
+        named.append((settings.admin_port_tls, "the admin HTTP", ADMIN_PORT, layout.host))
+    taken = {node.port: node.node_id for node in members if node.port}
+    for port, purpose, setting, host in named:
+        other = taken.setdefault(port, purpose)
+        if other != purpose:
+            raise ClusterError(f"{other} and {purpose} were both given port {port}: choose another {setting}")
+        check_free(host, port, f"{purpose} with TLS", f"--set {setting}=PORT")
 
 
 def check_standbys(store: "SqlMetadataStore", settings: Settings) -> None:

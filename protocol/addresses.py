@@ -1,5 +1,7 @@
 """`host:port`, as text and as a pair."""
 
+from collections.abc import Sequence
+
 Address = tuple[str, int]
 
 PORT_DIGITS_MAX = 5
@@ -26,6 +28,13 @@ def parse_address(text: str, port_default: int | None = None) -> Address:
 def address_text(address: Address) -> str:
     """`host:port`, with an IPv6 address in brackets."""
     return f"{bracketed(address[0])}:{address[1]}"
+
+
+def joined_urls(urls: Sequence[str]) -> str:
+    """One service URL with the hosts of several of one scheme; empty without any."""
+    scheme = urls[0].partition("://")[0] if urls else ""
+    hosts = ",".join(url.partition("://")[2].rstrip("/") for url in urls)
+    return f"{scheme}://{hosts}" if urls else ""
 
 
 def bracketed(host: str) -> str:

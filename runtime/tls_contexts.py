@@ -138,6 +138,10 @@ class ClientTls:
     host_name_checked: bool = True
 
 
+SYSTEM_TLS = ClientTls()
+"""Trusts the CAs of the system, and shows no certificate."""
+
+
 class ClientContexts:
     """The contexts of a client: `newest` is made again when a file has changed since."""
 

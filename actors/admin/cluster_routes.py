@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from aiohttp import web
 
+from ...protocol.addresses import joined_urls
 from ...protocol.cluster_status import ClusterView, DesiredView, MemberStatus
 from ...protocol.errors import CoordinatorUnavailable, InvalidConfiguration, KeyExists, NoSuchKey, ServiceUnitNotReady
 from ...protocol.lenient_values import as_text, as_whole
@@ -178,11 +179,11 @@ class ClusterRoutes:
         own, secure = f"{request.scheme}://{request.host}", request.scheme == "https"
         urls = [url for url in self._broker_urls() if url.startswith("pulsar://")]
         urls_tls = [url for broker in self._coordinator.brokers.values() if (url := broker.data.get("url_tls"))]
-        with_tls = {"serviceUrlTls": own if secure else "", "brokerServiceUrlTls": _joined(urls_tls)}
+        with_tls = {"serviceUrlTls": own if secure else "", "brokerServiceUrlTls": joined_urls(urls_tls)}
         return {
             **{name: url for name, url in with_tls.items() if url},
             "serviceUrl": "" if secure else own,
-            "brokerServiceUrl": _joined(urls),
+            "brokerServiceUrl": joined_urls(urls),
             "brokerClientTlsEnabled": False,
             "brokerClientTlsEnabledWithKeyStore": False,
             "tlsAllowInsecureConnection": False,
@@ -392,11 +393,6 @@ class ClusterRoutes:
                 counts = {bookie: scrub.get(field, 0) for bookie, scrub in scrubs.items()}
                 self._counters[f"magnetar_bookies_{name}"].set(counts)
         return web.Response(body=self._metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4"})
-
-
-def _joined(urls: Sequence[str]) -> str:
-    """One service URL with the hosts of several URLs of one scheme."""
-    return ",".join(url if not number else url.partition("://")[2] for number, url in enumerate(urls))
 
 
 def _loads(members: Sequence[MemberStatus]) -> dict[str, float]:

@@ -11,12 +11,14 @@ Parts of a path are told apart before any of them is decoded, so that `%2F` and 
 is decoded is said in `protocol.path_encoding`. A slash at the end of a path has no meaning, as in Pulsar.
 """
 
+import asyncio
 import ipaddress
 import json
 import logging
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
@@ -35,6 +37,9 @@ from ...runtime.metrics import Metrics
 from ...runtime.rpc.connection import Locate
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.settings.declarations import Settings
+from ...runtime.tasks import Tasks
+from ...runtime.tls_contexts import ServerContexts
+from ...runtime.tls_listener import TlsListener
 from ..members.contracts_broker import BrokerContract
 from ..members.coordinator_link import CoordinatorClient
 from ..members.feeds import NO_FEEDS, Feeds
@@ -287,6 +292,26 @@ async def _storage(broker: BrokerContract, topic: str) -> StorageFigures:
     return await broker.internal_stats(topic=topic)
 
 
+NO_HTTPS = b"""HTTP/1.1 400 Bad Request\r
+Content-Type: application/json\r
+Connection: close\r
+\r
+{"reason": "this port speaks TLS only: use https://"}"""
+
+
+class NoHttps(asyncio.Protocol):
+    """A client that does not speak TLS, on a port that does. It is told as soon as it has asked for something."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._transport.write(NO_HTTPS)
+        self._transport.close()
+
+
+BACKLOG = 128
+"""Connections that wait to be accepted, of the port for TLS; as many as aiohttp has."""
 BODY_SIZE_MAX_BYTES = 64 << 10
 REQUESTS_UNDER_WAY_MAX = 256
 
@@ -346,7 +371,11 @@ class AdminService:
         declared = [route for group in groups for route in group.routes()]
         self.routes: Sequence[Route] = (*declared, *OpenApiRoutes(declared).routes())
         """Every path that is served."""
+        self._env = env
+        self._settings = settings
         self._runner: web.AppRunner | None = None
+        self._secure: TlsListener | None = None
+        self._tasks = Tasks()
 
     @property
     def address(self) -> tuple[str, int]:
@@ -356,7 +385,7 @@ class AdminService:
     async def start(self) -> None:
         """Connect to the coordinator, then listen.
 
-        Raises CoordinatorUnavailable, HandshakeRefused, OSError, and SettingError for a key that cannot be read.
+        Raises CoordinatorUnavailable, HandshakeRefused, OSError, and SettingError for keys or files of TLS that are no use.
         """
         try:
             await self._authentication.start()
@@ -365,22 +394,42 @@ class AdminService:
             add_routes(application, self.routes, self._access.guarded)
             self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=2.0)
             await self._runner.setup()
-            site = web.TCPSite(self._runner, self._host, self._port)
-            await site.start()
-            if not self._port:
-                self._port = self._runner.addresses[0][1]
-            await self._coordinator.register(self._host, self._port, {"url": f"http://{self._host}:{self._port}"})
+            if not self._settings.admin_tls_only:
+                site = web.TCPSite(self._runner, self._host, self._port)
+                await site.start()
+                self._port = self._port or self._runner.addresses[0][1]
+            if self._settings.admin_tls_only or self._settings.admin_port_tls:
+                await self._listen_with_tls(self._runner)
+            scheme = "https" if self._settings.admin_tls_only else "http"
+            await self._coordinator.register(self._host, self._port, {"url": f"{scheme}://{self._host}:{self._port}"})
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
         """Stop listening and leave the cluster. May be called twice."""
+        await self._tasks.close()
+        secure, self._secure = self._secure, None
+        if secure is not None:
+            secure.close()
+            await secure.wait_closed()
         runner, self._runner = self._runner, None
         if runner is not None:
             await runner.cleanup()
         await self._brokers.close()
         await self._coordinator.close()
+
+    async def _listen_with_tls(self, runner: web.AppRunner) -> None:
+        """Serve the same with TLS, on the port for it, or on the only one. Raises SettingError, OSError."""
+        contexts = ServerContexts(self._env, self._settings.server_tls())
+        await contexts.open()
+        self._tasks.spawn(contexts.run(), "refresh-certificates")
+        assert runner.server is not None
+        self._secure = TlsListener(contexts, runner.server, NoHttps)
+        port = self._port if self._settings.admin_tls_only else self._settings.admin_port_tls
+        await self._secure.open(self._host, port, backlog=BACKLOG)
+        if self._settings.admin_tls_only:
+            self._port = self._secure.port
 
     def _find_broker(self, broker_id: str) -> tuple[str, str, int] | None:
         broker = self._coordinator.brokers.get(broker_id)

@@ -174,16 +174,29 @@ class ClusterPlan:
         return MemberPlan(self.cluster_id, keys, self.settings, node, self.log_directory, launch)
 
 
-def service_urls(nodes: Mapping[str, NodePlan]) -> list[str]:
-    """`pulsar://host:port` of every broker, by number."""
-    brokers = sorted((node for node in nodes.values() if node.role == ROLE_BROKER), key=lambda node: node.port)
-    return [f"pulsar://{node.public_host}:{node.port}" for node in brokers]
+def service_urls(nodes: Mapping[str, NodePlan], settings: Settings) -> list[str]:
+    """`pulsar://host:port` of every broker, by number; with TLS if they have nothing else."""
+    scheme = "pulsar+ssl" if settings.broker_tls_only else "pulsar"
+    return [f"{scheme}://{node.public_host}:{node.port}" for node in _brokers(nodes)]
 
 
-def admin_url(nodes: Mapping[str, NodePlan]) -> str:
-    """`http://host:port` of the admin; empty without one."""
+def service_urls_tls(nodes: Mapping[str, NodePlan], settings: Settings) -> list[str]:
+    """`pulsar+ssl://host:port` of every broker, by number; empty without TLS."""
+    if settings.broker_tls_only:
+        return service_urls(nodes, settings)
+    ports = [(node, settings.port_tls_of(node.node_id)) for node in _brokers(nodes)]
+    return [f"pulsar+ssl://{node.public_host}:{port}" for node, port in ports if port]
+
+
+def _brokers(nodes: Mapping[str, NodePlan]) -> list[NodePlan]:
+    return sorted((node for node in nodes.values() if node.role == ROLE_BROKER), key=lambda node: node.port)
+
+
+def admin_url(nodes: Mapping[str, NodePlan], settings: Settings) -> str:
+    """`http://host:port` of the admin, `https://` if it has nothing else; empty without one."""
     node = nodes.get(ADMIN_ID)
-    return f"http://{node.public_host}:{node.port}" if node is not None else ""
+    scheme = "https" if settings.admin_tls_only else "http"
+    return f"{scheme}://{node.public_host}:{node.port}" if node is not None else ""
 
 
 def is_wildcard(host: str) -> bool:

@@ -30,7 +30,7 @@ from . import assembly
 from .beginning import begin_process
 from .lease import renew_lease
 from .node import Member
-from .plan import ClusterPlan, MemberPlan, admin_url, is_wildcard, service_urls
+from .plan import ClusterPlan, MemberPlan, admin_url, is_wildcard, service_urls, service_urls_tls
 from .ray_deputy import DeputyKeeper
 from .ray_figures import report_coordinator, report_member
 from .ray_launcher import RayLauncher, locate_coordinator
@@ -50,9 +50,12 @@ START_RETRY_MAX_S = 5.0
 
 
 class ClientInformation(TypedDict):
-    """What a client needs to know. `service_urls` are those of all brokers. `token` may be empty; see `ray_tokens`."""
+    """What a client needs to know. `service_urls` are those of all brokers, `service_urls_tls` those with TLS. `token`
+    may be empty; see `ray_tokens`.
+    """
 
     service_urls: list[str]
+    service_urls_tls: list[str]
     admin_url: str
     cluster_id: str
     data_directory: str
@@ -152,8 +155,9 @@ class CoordinatorActor:
     async def client_information(self) -> ClientInformation:
         """What a client needs."""
         return {
-            "service_urls": service_urls(self._reconciler.nodes),
-            "admin_url": admin_url(self._reconciler.nodes),
+            "service_urls": service_urls(self._reconciler.nodes, self._plan.settings),
+            "service_urls_tls": service_urls_tls(self._reconciler.nodes, self._plan.settings),
+            "admin_url": admin_url(self._reconciler.nodes, self._plan.settings),
             "cluster_id": self._plan.cluster_id,
             "data_directory": self._plan.data_directory,
             "token": make_ray_token(self._plan.keys.client_key, self._plan.settings, self._env.clock.now_ms()),

@@ -47,12 +47,12 @@ from ...protocol.pulsar_pb2 import (
 from ...protocol.topics import TopicName
 from ...runtime.sockets import acknowledged_bytes, probe_when_idle, unacknowledged_s
 from ...runtime.tls_contexts import BadTlsFiles, ClientContexts
+from ...runtime.tls_failures import ENDED, explain
 from ...runtime.transitions import check_transition
 from .authentication import Authentication, SentCredential
 from .configuration import ClientConfiguration
 from .liveness import Liveness
 from .service_url import format_address
-from .tls_failures import ENDED, explain
 
 if TYPE_CHECKING:
     from .registration import Registration

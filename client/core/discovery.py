@@ -11,9 +11,10 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypedDict, cast
+from typing import NotRequired, TypedDict, cast
 
-from ...protocol.errors import ClusterError, ConnectError
+from ...protocol.addresses import joined_urls
+from ...protocol.errors import ClusterError, ConnectError, TlsError
 from ...protocol.names import COORDINATOR_ACTOR
 from ...runtime.data_directory import default_data_directory, recorded_ray
 from ...runtime.environment import Environment
@@ -25,9 +26,10 @@ ANSWER_TIMEOUT_S = 10.0
 
 
 class FoundCluster(TypedDict):
-    """What a client takes from the answer of the coordinator's actor."""
+    """What a client takes from the answer of the coordinator's actor. An older one does not tell `service_urls_tls`."""
 
     service_urls: list[str]
+    service_urls_tls: NotRequired[list[str]]
 
 
 def service_url_source(environment: Environment, configuration: ClientConfiguration) -> Callable[[], Awaitable[str]]:
@@ -43,7 +45,8 @@ def service_url_source(environment: Environment, configuration: ClientConfigurat
     async def asked() -> str:
         nonlocal found_before
         try:
-            url = await environment.offload.run(partial(find_service_url, may_join=not found_before))
+            find = partial(find_service_url, may_join=not found_before, tls=configuration.use_tls)
+            url = await environment.offload.run(find)
         except ClusterError as error:
             if found_before:
                 raise ConnectError(str(error)) from None
@@ -54,8 +57,10 @@ def service_url_source(environment: Environment, configuration: ClientConfigurat
     return asked if configured is None else given
 
 
-def find_service_url(*, may_join: bool = True) -> str:
-    """The brokers' addresses as one service URL; blocks. `may_join`: this process may join the Ray of this machine.
+def find_service_url(*, may_join: bool = True, tls: bool = False) -> str:
+    """The brokers' addresses as one service URL, with `tls` those for TLS; blocks.
+
+    `may_join`: this process may join the Ray of this machine.
 
     Raises ClusterError if no cluster runs on the Ray of this process, ConnectError if it does not answer.
     """
@@ -94,10 +99,14 @@ def find_service_url(*, may_join: bool = True) -> str:
             f"no service URL was given, and the cluster on Ray does not answer ({error}): pass a service URL, or look "
             "at `magnetar status`"
         ) from error
-    urls = [url.removeprefix("pulsar://").rstrip("/") for url in found["service_urls"]]
+    urls = found["service_urls"]
     if not urls:
         raise ConnectError("the cluster has no live broker: see `magnetar status`")
-    return "pulsar://" + ",".join(urls)
+    if tls:
+        urls = found.get("service_urls_tls", [])
+        if not urls:
+            raise TlsError("use_tls=True, but the cluster has no TLS: set brokerServicePortTls, or leave use_tls out")
+    return joined_urls(urls)
 
 
 def _no_cluster(why: str, joined: str | None) -> str:

@@ -8,6 +8,7 @@ from typing import cast
 
 from ...protocol.errors import MagnetarError
 from ...protocol.topics import TopicName
+from ...runtime.tls_contexts import ClientTls
 from .session import AdminSession
 
 logger = logging.getLogger(__name__)
@@ -16,10 +17,10 @@ TIMEOUT_S = 5.0
 """The command has done its work, and only wants to say something about it."""
 
 
-def unkept(admin_url: str, topic: str) -> str:
+def unkept(admin_url: str, topic: str, tls: ClientTls) -> str:
     """What to tell somebody who has just published to this topic. Empty if the messages are kept, or nobody knows."""
     name = TopicName.parse(topic)
-    session = AdminSession(admin_url.rstrip("/"), TIMEOUT_S)
+    session = AdminSession(admin_url.rstrip("/"), tls, TIMEOUT_S)
     path = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
     parts = {
         "domain": name.domain,

@@ -2,16 +2,20 @@
 
 import http.client
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-from ...protocol.errors import ClusterError, ConnectError
+from ...protocol.errors import ClusterError, ConnectError, TlsError
 from ...protocol.path_encoding import encoding_of
 from ...protocol.plain_values import is_text_map
+from ...runtime.tls_contexts import SYSTEM_TLS, BadTlsFiles, ClientTls, client_context
+from ...runtime.tls_failures import explain
 
 TIMEOUT_S = 90.0
 """Unloading and deleting may take a while."""
@@ -43,11 +47,21 @@ class Refused(ClusterError):
 class AdminSession:
     """Sends requests to one admin HTTP."""
 
-    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, url: str, tls: ClientTls = SYSTEM_TLS, timeout_s: float = TIMEOUT_S) -> None:
         self.url = url
+        self._tls = tls
         self._timeout_s = timeout_s
+
+    @cached_property
+    def _opener(self) -> urllib.request.OpenerDirector:
         # The addresses of a cluster are its own: a proxy of the environment does not know them.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        if self.url.startswith("https:"):
+            try:
+                handlers.append(urllib.request.HTTPSHandler(context=client_context(self._tls)))
+            except BadTlsFiles as error:
+                raise TlsError(f"the admin HTTP at {self.url} cannot be asked: {error}") from None
+        return urllib.request.build_opener(*handlers)
 
     def ask(
         self, method: str, path: str, parts: Mapping[str, str], query: Mapping[str, object], body: object = None
@@ -59,8 +73,9 @@ class AdminSession:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": "application/json", **({} if data is None else {"Content-Type": "application/json"})}
         request = urllib.request.Request(url, data=data, headers=headers, method=method)
+        opener = self._opener  # what it raises is no failure of the request
         try:
-            with self._opener.open(request, timeout=self._timeout_s) as found:
+            with opener.open(request, timeout=self._timeout_s) as found:
                 answer = cast("http.client.HTTPResponse", found)
                 return AdminAnswer(answer.read(ANSWER_SIZE_MAX_BYTES), dict(answer.headers.items()))
         except urllib.error.HTTPError as error:
@@ -68,6 +83,9 @@ class AdminSession:
                 raise Refused(_reason(error.read(ANSWER_SIZE_MAX_BYTES)), error.code) from None
         except (OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
+            if isinstance(reason, ssl.SSLError):
+                why = explain(reason, urlsplit(self.url).hostname or "")
+                raise TlsError(f"the admin HTTP at {self.url} cannot be asked: {why}") from error
             raise ConnectError(f"the admin HTTP at {self.url} does not answer: {reason}") from error
 
 

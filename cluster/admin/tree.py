@@ -28,7 +28,7 @@ AdminUrl = Annotated[
         "--admin-url",
         envvar=ADMIN_URL_VARIABLE,
         metavar="URL",
-        help="The admin HTTP, as http://host:port. By default that of the running cluster.",
+        help="The admin HTTP, as http://host:port or https://host:port. By default that of the running cluster.",
     ),
 ]
 VerbAdminUrl = Annotated[
@@ -133,7 +133,7 @@ def _function(command: "Command") -> Callable[..., None]:
 
         with clear_errors():
             found = context.ensure_object(Context)
-            session = AdminSession(admin_url_of(found.finder, admin_url or found.url))
+            session = AdminSession(admin_url_of(found.finder, admin_url or found.url), found.finder.tls)
             answer = command.execute(session, read(command, given))
             if as_json:
                 show_json(answer)

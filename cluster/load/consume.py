@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..terminal.addresses import ListenerName, ServiceUrl, service_url_of
+from ..terminal.addresses import ListenerName, ServiceUrl, client_options, service_url_of
 from ..terminal.failures import clear_errors
 from ..terminal.words import StartPosition, SubscriptionTypeName
 from .limits import LoadLimits
@@ -92,7 +92,5 @@ def consume(
             "ack_group_time_ms": ack_delay_ms,
         }
         with Figures(every_s, warmup_s, histogram_file, plot_file).report("received") as report:
-            url = service_url_of(context, service_url)
-            uvloop.run(
-                run(url, places, options, rate / len(places), LoadLimits(number, duration), report, listener_name)
-            )
+            url, found = service_url_of(context, service_url), client_options(context, listener_name)
+            uvloop.run(run(url, places, options, rate / len(places), LoadLimits(number, duration), report, found))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ...client.aio.client import AsyncClient
 from ...client.aio.consumer import AsyncConsumer
 from ...protocol.errors import Timeout
+from ..terminal.addresses import ClientOptions
 from .limits import LoadLimits
 from .report import Report
 
@@ -35,10 +36,10 @@ async def run(
     rate: float,
     limits: LoadLimits,
     report: Report,
-    listener_name: str | None = None,
+    client_options: ClientOptions,
 ) -> None:
     """Consume until the limits say that it is over. Raises the first error."""
-    async with AsyncClient(service_url, listener_name=listener_name) as client:
+    async with AsyncClient(service_url, **client_options) as client:
         made = [
             await client.subscribe(place.topic, place.subscription, **options)  # type: ignore[arg-type]
             for place in places

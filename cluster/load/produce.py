@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ...protocol.errors import InvalidConfiguration
-from ..terminal.addresses import ListenerName, ServiceUrl, service_url_of
+from ..terminal.addresses import ListenerName, ServiceUrl, client_options, service_url_of
 from ..terminal.failures import clear_errors
 from .keys import KeyMode
 from .limits import LoadLimits
@@ -127,7 +127,8 @@ def produce(
         names = [name for name in names_of(topic, topics) for _ in range(producers)]
         with Figures(every_s, warmup_s, histogram_file, plot_file).report("produced") as report:
             url = service_url_of(context, service_url)
-            uvloop.run(run(url, names, options, load, LoadLimits(number, duration), report, listener_name))
+            found = client_options(context, listener_name)
+            uvloop.run(run(url, names, options, load, LoadLimits(number, duration), report, found))
 
 
 def _parts(path: Path, delimiter: str) -> list[bytes]:

@@ -15,6 +15,7 @@ from ...client.core.message_id import MessageId
 from ...client.core.results import Result
 from ...client.producing.partition_producer import Failing
 from ...protocol.errors import MagnetarError
+from ..terminal.addresses import ClientOptions
 from .keys import KeyMode, keys_of
 from .limits import LoadLimits
 from .report import Report
@@ -43,10 +44,10 @@ async def run(
     load: Load,
     limits: LoadLimits,
     report: Report,
-    listener_name: str | None = None,
+    client_options: ClientOptions,
 ) -> None:
     """Publish to each of the topics until the limits say that it is over. Raises the first error."""
-    async with AsyncClient(service_url, listener_name=listener_name) as client:
+    async with AsyncClient(service_url, **client_options) as client:
         made = [await client.create_producer(topic, **options) for topic in topics]  # type: ignore[arg-type]
         failures: list[MagnetarError] = []
         limits.begin()

@@ -7,12 +7,14 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Protocol, TypedDict
 from urllib.parse import urlsplit
 
 import typer
 
 from ...protocol.errors import ConnectError, InvalidUrl, MagnetarError
+from ...runtime.environment import Environment
+from ...runtime.tls_contexts import SYSTEM_TLS, ClientContexts, ClientTls
 
 ANSWER_TIMEOUT_MS = 5_000
 ADMIN_URL_VARIABLE = "MAGNETAR_ADMIN_URL"
@@ -37,6 +39,17 @@ ListenerName = Annotated[
 ]
 
 
+class ClientOptions(TypedDict):
+    """The options of a client that the command line has."""
+
+    listener_name: str | None
+    tls_trust_certs_file_path: str | None
+    tls_certificate_file_path: str | None
+    tls_private_key_file_path: str | None
+    tls_allow_insecure_connection: bool
+    tls_validate_hostname: bool
+
+
 class RunningCluster(Protocol):
     """What commands want to know of a cluster."""
 
@@ -52,8 +65,10 @@ class Finder:
 
     find: Callable[[], RunningCluster]
     """Raises ClusterError when no cluster runs."""
-    unkept: Callable[[str, str], str] | None = None
+    unkept: Callable[[str, str, ClientTls], str] | None = None
     """From an admin URL and a topic: what to tell somebody who has just published there, empty for nothing."""
+    tls: ClientTls = SYSTEM_TLS
+    """For brokers and admin that speak TLS."""
 
 
 def service_url_of(context: typer.Context, given: str | None) -> str:
@@ -63,25 +78,43 @@ def service_url_of(context: typer.Context, given: str | None) -> str:
     """
     if not given:
         return context.ensure_object(Finder).find().service_url
-    asyncio.run(check_service_url(given))
+    asyncio.run(check_service_url(given, context.ensure_object(Finder).tls))
     return given
 
 
-async def check_service_url(url: str) -> None:
+def client_options(context: typer.Context, listener_name: str | None) -> ClientOptions:
+    """The options of a client that a command connects by."""
+    tls = context.ensure_object(Finder).tls
+    return {
+        "listener_name": listener_name,
+        "tls_trust_certs_file_path": tls.trust or None,
+        "tls_certificate_file_path": tls.certificate or None,
+        "tls_private_key_file_path": tls.key or None,
+        "tls_allow_insecure_connection": tls.insecure,
+        "tls_validate_hostname": tls.host_name_checked,
+    }
+
+
+async def check_service_url(url: str, tls: ClientTls) -> None:
     """Return when one of the brokers answers. Raises InvalidUrl, ConnectError."""
     from ...client.core.configuration import ClientConfiguration
     from ...client.core.connection import connect
     from ...client.core.service_url import parse_service_url
 
     configuration = ClientConfiguration(url, connection_timeout_ms=ANSWER_TIMEOUT_MS)
+    environment = Environment.real(1)
+    contexts = ClientContexts(environment, tls) if configuration.speaks_tls(url) else None
     reasons: list[str] = []
-    for address in parse_service_url(url):
-        try:
-            (await connect(configuration, address)).close()
-        except MagnetarError as error:
-            reasons.append(str(error))
-        else:
-            return
+    try:
+        for address in parse_service_url(url):
+            try:
+                (await connect(configuration, address, contexts=contexts)).close()
+            except MagnetarError as error:
+                reasons.append(str(error))
+            else:
+                return
+    finally:
+        environment.close()
     raise ConnectError(f"no broker answers at {url}: {'; '.join(reasons)}. Check --service-url, and that brokers run")
 
 
@@ -89,7 +122,7 @@ def unkept_notice(context: typer.Context, given: str | None, topic: str) -> str:
     """That nothing keeps what was published to a topic. Empty if something does, or the admin's address is unknown."""
     finder = context.ensure_object(Finder)
     url = os.environ.get(ADMIN_URL_VARIABLE) or ("" if given else finder.find().admin_url)
-    return finder.unkept(url, topic) if url and finder.unkept is not None else ""
+    return finder.unkept(url, topic, finder.tls) if url and finder.unkept is not None else ""
 
 
 def admin_url_of(finder: Finder, given: str | None) -> str:

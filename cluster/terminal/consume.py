@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...protocol.errors import InvalidConfiguration
-from .addresses import ListenerName, ServiceUrl, service_url_of
+from .addresses import ListenerName, ServiceUrl, client_options, service_url_of
 from .failures import clear_errors
 from .words import SchemaUse, StartPosition, SubscriptionModeName, SubscriptionTypeName
 
@@ -94,7 +94,8 @@ def consume(
         options["subscription_mode"] = SubscriptionMode[mode.value]
         printing = Printing(number, rate, hide_content, hexadecimal, schema is SchemaUse.AUTO_CONSUME)
         topics = _pattern(topic) if regex else topic
-        uvloop.run(receive(service_url_of(context, service_url), topics, options, printing, listener_name))
+        found = client_options(context, listener_name)
+        uvloop.run(receive(service_url_of(context, service_url), topics, options, printing, found))
 
 
 def _pattern(topic: str) -> re.Pattern[str]:

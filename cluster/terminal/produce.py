@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...protocol.errors import InvalidConfiguration
-from .addresses import ListenerName, ServiceUrl, service_url_of, unkept_notice
+from .addresses import ListenerName, ServiceUrl, client_options, service_url_of, unkept_notice
 from .failures import clear_errors, errors
 
 ProduceTopic = Annotated[str, typer.Argument(help="The topic, in any form of its name.")]
@@ -98,7 +98,8 @@ def produce(
         if public_key is not None:
             options |= {"encryption_key": key_name, "crypto_key_reader": GivenKey(public_key)}
         sending = Sending(topic, contents, times, rate, options)
-        uvloop.run(send(service_url_of(context, service_url), sending, listener_name))
+        found = client_options(context, listener_name)
+        uvloop.run(send(service_url_of(context, service_url), sending, found))
         notice = unkept_notice(context, service_url, topic)
         if notice:
             errors.print(notice, highlight=False, soft_wrap=True)

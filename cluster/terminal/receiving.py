@@ -12,6 +12,7 @@ from typing import cast
 from ...client.aio.client import AsyncClient
 from ...client.aio.consumer import AsyncConsumer
 from ...client.consuming.message import Message
+from .addresses import ClientOptions
 from .failures import errors
 from .pacing import Pace, Tally, live
 
@@ -79,12 +80,12 @@ async def receive(
     topics: str | re.Pattern[str],
     options: dict[str, object],
     printing: Printing,
-    listener_name: str | None = None,
+    client_options: ClientOptions,
 ) -> None:
     """Print messages until there were enough. Raises what subscribing and receiving raise."""
     tally = Tally()
     try:
-        async with AsyncClient(service_url, listener_name=listener_name) as client:
+        async with AsyncClient(service_url, **client_options) as client:
             consumer = await client.subscribe(topics, **options)  # type: ignore[arg-type]
             if not printing.hidden:
                 await _print_all(consumer, printing, tally)

@@ -26,6 +26,7 @@ from ...client.schemas.schema import Schema, SchemaInfo
 from ...protocol.errors import InvalidConfiguration, MagnetarError
 from ...protocol.plain_values import is_text_map
 from ...protocol.schema_types import SchemaType
+from .addresses import ClientOptions
 from .failures import errors
 from .pacing import Pace, Tally, live
 
@@ -155,11 +156,11 @@ class Sending:
     """Of the producer."""
 
 
-async def send(service_url: str, sending: Sending, listener_name: str | None = None) -> None:
+async def send(service_url: str, sending: Sending, client_options: ClientOptions) -> None:
     """Send everything. Raises what creating the producer and the first failed message raise."""
     tally = Tally()
     try:
-        async with AsyncClient(service_url, listener_name=listener_name) as client:
+        async with AsyncClient(service_url, **client_options) as client:
             producer = await client.create_producer(
                 sending.topic,
                 schema=sending.contents.schema,

@@ -118,7 +118,10 @@ class TlsSettings:
         }
         for name in (name for name, is_wanted in wanted.items() if is_wanted):
             if not self.tls_certificate_path or not self.tls_key_path:
-                raise SettingError(f"{name} needs a certificate: set {CERTIFICATE} and {KEY}")
+                raise SettingError(
+                    f"{name} needs a certificate: set {CERTIFICATE} and {KEY}. `magnetar certificates create` makes "
+                    "some for tests"
+                )
         if self.tls_client_required and self.tls_insecure:
             raise SettingError(f"{REQUIRED} asks clients for a certificate, and {INSECURE} takes any: set one of them")
         if self.tls_client_required and not self.tls_trust_path:

@@ -4,7 +4,7 @@ import pytest
 
 from magnetar.actors.desired.planner import Machine, Observed, RunOn, plan
 from magnetar.actors.desired.record import DesiredState
-from magnetar.actors.processes.plan import ClusterPlan, Layout, NodePlan, admin_url, service_urls
+from magnetar.actors.processes.plan import ClusterPlan, Layout, NodePlan, admin_url, service_urls, service_urls_tls
 from magnetar.cluster.planning import check_accepted, check_size, desired_at_start, load_settings, settings_at_start
 from magnetar.protocol.errors import ClusterError, NotAllowedError, SettingError
 from magnetar.protocol.names import port_of_broker
@@ -77,22 +77,40 @@ def placed(host: str, machines: list[Machine]) -> dict[str, NodePlan]:
 @pytest.mark.promise("30.19")
 def test_broker_n_listens_on_the_nth_port_wherever_it_runs() -> None:
     nodes = placed("127.0.0.1", [A])
-    assert service_urls(nodes) == [f"pulsar://127.0.0.1:{port}" for port in (6650, 6652, 6653)]
+    assert service_urls(nodes, Settings()) == [f"pulsar://127.0.0.1:{port}" for port in (6650, 6652, 6653)]
     assert [port_of_broker(6700, number) for number in (1, 2, 3)] == [6700, 6701, 6702], "as in k8s"
     assert [port_of_broker(6649, number) for number in (1, 2, 3)] == [6649, 6650, 6652], "never Pulsar's port for TLS"
     assert port_of_broker(6651, 1) == 6651, "unless it is asked for"
-    assert admin_url(nodes) == "http://127.0.0.1:8080"
+    assert admin_url(nodes, Settings()) == "http://127.0.0.1:8080"
     assert layout("127.0.0.1").coordinator(A).directory == "/data/coordinator"
     assert list(nodes) == ["bookie-1", "broker-1", "broker-2", "broker-3", "admin"]
     assert {node.host for node in nodes.values()} == {"127.0.0.1"}
     assert (nodes["bookie-1"].lost_instance, nodes["bookie-1"].directory) == ("abc", "/data/bookie-1")
 
 
+def test_urls_have_tls_where_the_processes_have_it() -> None:
+    files = {"tls_certificate_path": "c", "tls_key_path": "k"}
+    nodes = placed("127.0.0.1", [A])
+    assert service_urls_tls(nodes, Settings()) == []
+    both = Settings(broker_port_tls=6651, admin_port_tls=8443, **files)
+    assert service_urls(nodes, both)[0] == "pulsar://127.0.0.1:6650"
+    assert service_urls_tls(nodes, both) == [f"pulsar+ssl://127.0.0.1:{port}" for port in (6651, 7652, 7653)]
+    assert admin_url(nodes, both) == "http://127.0.0.1:8080"
+    only = Settings(broker_tls_only=True, admin_tls_only=True, **files)
+    assert service_urls(nodes, only) == [f"pulsar+ssl://127.0.0.1:{port}" for port in (6650, 6652, 6653)]
+    assert service_urls_tls(nodes, only) == service_urls(nodes, only)
+    assert admin_url(nodes, only) == "https://127.0.0.1:8080"
+
+
 @pytest.mark.promise("30.19")
 def test_a_wildcard_binds_members_to_their_own_address_and_advertises_it() -> None:
     nodes = placed("0.0.0.0", [A, B])
-    assert service_urls(nodes) == ["pulsar://10.0.0.1:6650", "pulsar://10.0.0.2:6652", "pulsar://10.0.0.1:6653"]
-    assert admin_url(nodes) == "http://10.0.0.1:8080"
+    assert service_urls(nodes, Settings()) == [
+        "pulsar://10.0.0.1:6650",
+        "pulsar://10.0.0.2:6652",
+        "pulsar://10.0.0.1:6653",
+    ]
+    assert admin_url(nodes, Settings()) == "http://10.0.0.1:8080"
     assert layout("0.0.0.0").coordinator(A).host == "10.0.0.1"
     assert nodes["bookie-1"].host == "10.0.0.1"
     assert nodes["broker-1"].host == "0.0.0.0"

@@ -60,7 +60,7 @@ def test_json_has_every_part() -> None:
 def test_the_running_cluster_shows_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def answer(admin_url: str) -> dict[str, str]:
+    def answer(admin_url: str, tls: object) -> dict[str, str]:
         asked.append(admin_url)
         return {"maxMessageSize": "1048576"}
 
@@ -70,7 +70,7 @@ def test_the_running_cluster_shows_its_values(monkeypatch: pytest.MonkeyPatch) -
     assert asked == ["http://localhost:8080"]
     assert found["maxMessageSize"]["value"] == "1048576" and found["maxMessageSize"]["default"] == 5242880
     console = Console(file=io.StringIO(), width=80)
-    print_settings(console, views(["maxMessageSize"], answer("")))
+    print_settings(console, views(["maxMessageSize"], answer("", None)))
     assert isinstance(console.file, io.StringIO)
     assert "maxMessageSize = 1048576  (bytes, pulsar, by default 5242880)" in console.file.getvalue()
 

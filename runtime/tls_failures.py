@@ -2,7 +2,7 @@
 
 import ssl
 
-from ...protocol.names import TLS_PORT
+from ..protocol.names import TLS_PORT
 
 _EXPIRED, _NOT_YET_VALID = 10, 9
 _UNKNOWN_CA = (2, 18, 19, 20, 21)
