@@ -118,17 +118,20 @@ def _create_partitions(admin_url: str, topic: str) -> None:
     ask("PUT", f"{admin_url}/admin/v2/persistent/public/default/{topic}/partitions", PARTITIONS)
 
 
-def one_run(service_url: str, way: str, topic: str, seconds: float) -> dict[str, Any]:
-    """One way for `seconds`, after a warm-up; messages a second from the first send to the last receipt."""
+def one_run(service_url: str, way: str, topic: str, seconds: float, **options: Any) -> dict[str, Any]:
+    """One way for `seconds`, after a warm-up; messages a second from the first send to the last receipt.
+
+    `options` are those of the client.
+    """
     library, _, method = way.partition(".")
     if library == "pulsar":
         import pulsar as module
 
-        client = module.Client(service_url, logger=module.ConsoleLogger(module.LoggerLevel.Error))
+        client = module.Client(service_url, logger=module.ConsoleLogger(module.LoggerLevel.Error), **options)
     else:
         import magnetar as module
 
-        client = module.Client(service_url)
+        client = module.Client(service_url, **options)
     ok = module.Result.Ok
     producer = client.create_producer(
         topic,

@@ -6,8 +6,8 @@ The cluster has 2 brokers and 3 bookies, synced 3/3/2. It lies below `--director
 in bench/results, which is on the disk of the checkout and not in memory. Idle goes first, because no client may have
 used the cluster yet; the kills go late. Behind them go 11,000 topics that stay, and starting and stopping other
 clusters. A benchmark that fails is reported and does not keep the others from running. `delayed`, `held` and `repair`,
-which take minutes, `forwarding`, `spark-large`, `spark-typed` and `spark-write` run only with `--only`. The rows about
-Spark fetch jars from Maven Central once. The logs of Ray, Spark and Java go to bench/results/libraries.log.
+which take minutes, `forwarding`, `spark-large`, `spark-typed`, `spark-write` and `tls` run only with `--only`. The rows
+about Spark fetch jars from Maven Central once. The logs of Ray, Spark and Java go to bench/results/libraries.log.
 """
 
 import argparse
@@ -50,6 +50,7 @@ import spark_typed
 import spark_write
 import steady
 import subscription_types
+import tls
 import topics
 from rich.console import Console
 from rich.table import Table
@@ -61,7 +62,7 @@ from magnetar.cluster.preparing import StartOptions
 from magnetar.cluster.ray_cluster import RayCluster, start_on_ray
 
 LOG = RESULTS / "libraries.log"
-ON_REQUEST = {"delayed", "forwarding", "held", "repair", "spark-large", "spark-typed", "spark-write"}
+ON_REQUEST = {"delayed", "forwarding", "held", "repair", "spark-large", "spark-typed", "spark-write", "tls"}
 """Only with `--only`."""
 
 
@@ -96,6 +97,7 @@ def benchmarks(cluster: RayCluster, directory: Path, started: float, report: Rep
         "held": lambda: held.run(directory, report),
         "lifecycle": lambda: lifecycle.run(directory, report),
         "repair": lambda: repair.run(directory, report),
+        "tls": lambda: tls.run(directory, report),
     }
 
 
@@ -105,7 +107,7 @@ def main() -> int:
     names = (
         "idle publish cpu steady client consume queue consume-tasks serve-tasks serve-scale types compaction "
         "lagging spark spark-large spark-typed spark-write data follow "
-        "delayed non-persistent topics failover keeping forwarding held lifecycle repair"
+        "delayed non-persistent topics failover keeping forwarding held lifecycle repair tls"
     )
     parser.add_argument("--only", nargs="+", metavar="NAME", choices=names.split(), help=f"only these: {names}")
     parser.add_argument("--directory", type=Path, default=RESULTS, help="where the cluster's data lies")

@@ -19,9 +19,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ..protocol.errors import ClusterError
+from ..protocol.names import TLS_PORT
 from ..runtime.files import make_private_directory, open_private
+from ..runtime.settings.tls import ADMIN_PORT, BROKER_PORT, CERTIFICATE, KEY, TRUST
 
 CA_NAME = "Magnetar test CA"
+SETTINGS_NAME = "magnetar.conf"
+ADMIN_PORT_DEFAULT = 8443
+"""Pulsar's port of the admin for TLS."""
 CA_DAYS = 3650
 BACKDATED = timedelta(minutes=5)
 """Clocks of other machines may be behind."""
@@ -42,6 +47,8 @@ class CertificateFiles:
     ca: Pair
     server: Pair
     client: Pair
+    settings: Path
+    """A file of settings with which brokers and the admin use them."""
     ca_is_new: bool
 
 
@@ -53,7 +60,9 @@ def create(directory: Path, hosts: Sequence[str], client: str, days: int) -> Cer
     ca, server, user = (
         Pair(directory / f"{name}.cert.pem", directory / f"{name}.key.pem") for name in ("ca", "server", "client")
     )
-    there = [str(path) for pair in (server, user) for path in (pair.certificate, pair.key) if path.exists()]
+    settings = directory / SETTINGS_NAME
+    written = [path for pair in (server, user) for path in (pair.certificate, pair.key)]
+    there = [str(path) for path in (*written, settings) if path.exists()]
     if there:
         raise ClusterError(f"{', '.join(there)} exist already: remove them, or choose another directory")
     names = [_name(host) for host in dict.fromkeys(hosts)]
@@ -75,7 +84,15 @@ def create(directory: Path, hosts: Sequence[str], client: str, days: int) -> Cer
         if alternatives:
             extensions.append((x509.SubjectAlternativeName(alternatives), False))
         _write(pair, _certificate(name, key, issuer, days, extensions), key)
-    return CertificateFiles(ca, server, user, is_new)
+    values = {
+        BROKER_PORT: TLS_PORT,
+        ADMIN_PORT: ADMIN_PORT_DEFAULT,
+        CERTIFICATE: server.certificate,
+        KEY: server.key,
+        TRUST: ca.certificate,
+    }
+    _write_new(settings, "".join(f"{name}={value}\n" for name, value in values.items()).encode())
+    return CertificateFiles(ca, server, user, settings, is_new)
 
 
 _Issuer = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]

@@ -47,26 +47,18 @@ def create(
         first = (host or ["localhost"])[0]
         authority = f"[{first}]" if ":" in first else first
         ca, server, user = found.ca, found.server, found.client
-        settings = {
-            "brokerServicePortTls": "6651",
-            "webServicePortTls": "8443",
-            "tlsCertificateFilePath": str(server.certificate),
-            "tlsKeyFilePath": str(server.key),
-            "tlsTrustCertsFilePath": str(ca.certificate),
-        }
-        sets = " \\\n".join(f"    --set {shlex.quote(f'{name}={value}')}" for name, value in settings.items())
-        trust = shlex.quote(str(ca.certificate))
         print(
             f"The {'new ' if found.ca_is_new else ''}CA is {ca.certificate}. Keep its key secret: {ca.key}\n"
-            f"Brokers and the admin show {server.certificate}, a client may show {user.certificate}.\n\n"
+            f"Brokers and the admin show {server.certificate}, a client may show {user.certificate}.\n"
+            f"{found.settings} has the settings for them.\n\n"
             "Start a cluster that speaks TLS, too:\n\n"
-            f"  magnetar start --detach \\\n{sets}\n\n"
+            f"  magnetar start --detach --config {shlex.quote(str(found.settings))}\n\n"
             "Add --set tlsRequireTrustedClientCertOnConnect=true, and clients must show a certificate.\n\n"
             "Tell commands of the certificates, in this shell:\n\n"
-            f"  export MAGNETAR_TLS_TRUST_CERTS_FILE_PATH={trust}\n"
+            f"  export MAGNETAR_TLS_TRUST_CERTS_FILE_PATH={shlex.quote(str(ca.certificate))}\n"
             f"  export MAGNETAR_TLS_CERTIFICATE_FILE_PATH={shlex.quote(str(user.certificate))}\n"
             f"  export MAGNETAR_TLS_PRIVATE_KEY_FILE_PATH={shlex.quote(str(user.key))}\n\n"
             "Publish with TLS, and ask the admin:\n\n"
             f"  magnetar produce my-topic -m hello --url pulsar+ssl://{authority}:6651\n"
-            f"  magnetar admin --admin-url https://{authority}:8443 topics list public/default"
+            f"  magnetar admin topics list public/default --admin-url https://{authority}:8443"
         )

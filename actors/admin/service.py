@@ -385,7 +385,7 @@ class AdminService:
     async def start(self) -> None:
         """Connect to the coordinator, then listen.
 
-        Raises CoordinatorUnavailable, HandshakeRefused, OSError, and SettingError for keys or files of TLS that are no use.
+        Raises CoordinatorUnavailable, HandshakeRefused, OSError, and SettingError for files that are no use.
         """
         try:
             await self._authentication.start()

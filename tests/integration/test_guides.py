@@ -16,6 +16,7 @@ import pulsar
 import pytest
 
 import magnetar
+from magnetar.cluster.ports import free_ports
 from magnetar.cluster.ray_cluster import RayCluster
 from support.checks import document_examples
 from support.checks.document_examples import ADMIN_URL, commands
@@ -36,6 +37,7 @@ RETENTION = "docs/guides/retention.md"
 DELAYED = "docs/guides/delayed-delivery.md"
 MIGRATION = "docs/guides/migration.md"
 WATCHING = "docs/operations/watching.md"
+SECURITY = "docs/guides/security.md"
 COMMAND = [sys.executable, "-P", "-m", "magnetar.cluster.command_line"]
 TIMEOUT_S = 180
 
@@ -280,6 +282,36 @@ def test_quickstart_and_migration_work_from_start_to_stop(tmp_path: Path, capsys
         type_in(QUICKSTART, "stop")
 
 
+def test_the_commands_and_the_example_for_tls_work_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in one shell, as they stand there but for the ports."""
+    ports = dict(zip(("6651", "8443"), map(str, free_ports("127.0.0.1", 2)), strict=True))
+    start = f"start --set brokerServicePortTls={ports['6651']} --set webServicePortTls={ports['8443']}"
+    script = "\n".join(commands(SECURITY, "tls")).replace("start", f"{start} --port 0 --admin-port 0")
+    for printed, free in ports.items():
+        script = script.replace(f":{printed}", f":{free}")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    path = f"{Path(sys.executable).parent}:{kept['PATH']}"
+    environment = {**kept, "PATH": path, "MAGNETAR_DATA_DIR": str(tmp_path / "data"), "RAY_USAGE_STATS_ENABLED": "0"}
+
+    def shell(text: str) -> str:
+        words = ["bash", "-euc", text]
+        done = subprocess.run(
+            words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    try:
+        assert "persistent://public/default/my-topic" in shell(script)
+        monkeypatch.chdir(tmp_path)
+        code = document_examples.example(SECURITY, "tls").replace("localhost:6651", f"localhost:{ports['6651']}")
+        exec(compile(code, SECURITY, "exec"), {"magnetar": magnetar})
+    finally:
+        shell("magnetar stop")
+
+
 def _keep(service_url: str, topic: str, payloads: list[bytes]) -> None:
     client = pulsar.Client(service_url)
     client.subscribe(topic, "keeper").close()
@@ -316,6 +348,7 @@ def _contents(service_url: str, topic: str, subscription: str) -> list[bytes]:
         RETENTION,
         MIGRATION,
         WATCHING,
+        SECURITY,
     ],
 )
 def test_this_file_runs_every_example_and_command_of_a_page(page: str) -> None:

@@ -52,6 +52,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[AdminKit, s
         yield kit, plain, f"https://localhost:{port}"
 
 
+@pytest.mark.promise("30.27")
 def test_both_ports_serve_and_tell_the_addresses_with_tls(both: tuple[AdminKit, str, str]) -> None:
     kit, plain, secure = both
     port = kit.cluster.brokers[1].address[1]

@@ -3,15 +3,15 @@
 import re
 import shlex
 import stat
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import magnetar
-from magnetar.cluster.certificates import create
+from magnetar.cluster.certificates import CertificateFiles, create
 from magnetar.cluster.command_line import app
+from magnetar.cluster.planning import read_settings
 from magnetar.cluster.ports import free_ports
 from magnetar.protocol.errors import ClusterError
 from support.files.certificates import PemPair
@@ -28,9 +28,10 @@ def test_the_settings_and_the_commands_that_it_prints_work(tmp_path: Path, monke
     made = runner.invoke(app, ["certificates", "create", str(tmp_path / "my certificates"), "--client", "my-app"])
     assert made.exit_code == 0, made.output
     start, *exports, produce, ask = printed_commands(made.output)
-    settings = dict(word.split("=", 1) for before, word in pairwise(start) if before == "--set")
-    assert settings["brokerServicePortTls"] == "6651" and settings["webServicePortTls"] == "8443"
-    settings["brokerServicePortTls"], settings["webServicePortTls"] = map(str, free_ports("127.0.0.1", 2))
+    assert start[:4] == ["magnetar", "start", "--detach", "--config"]
+    settings: dict[str, object] = {**read_settings(config=start[4], environment={})}
+    assert settings["brokerServicePortTls"] == 6651 and settings["webServicePortTls"] == 8443
+    settings["brokerServicePortTls"], settings["webServicePortTls"] = free_ports("127.0.0.1", 2)
     settings["tlsRequireTrustedClientCertOnConnect"] = "true"
     for _, assignment in exports:
         monkeypatch.setenv(*assignment.split("=", 1))
@@ -48,10 +49,15 @@ def test_the_settings_and_the_commands_that_it_prints_work(tmp_path: Path, monke
         assert refused.exit_code == 1 and "of a CA that is not trusted here" in refused.output
 
 
+def remove_all_but_the_ca(made: CertificateFiles) -> None:
+    for path in (made.server.certificate, made.server.key, made.client.certificate, made.client.key, made.settings):
+        path.unlink()
+
+
 def test_only_the_user_reads_what_is_written(tmp_path: Path) -> None:
     made = create(tmp_path / "a" / "b", ["localhost"], "client", 1)
     for pair in (made.ca, made.server, made.client):
-        for path in (pair.certificate, pair.key):
+        for path in (pair.certificate, pair.key, made.settings):
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
 
@@ -63,9 +69,7 @@ def test_what_is_there_is_never_overwritten_and_a_ca_goes_on(tmp_path: Path) -> 
         create(tmp_path, ["localhost"], "client", 1)
     assert before == {path: path.read_bytes() for path in tmp_path.iterdir()}
     serial = PemPair(str(first.server.certificate), "").serial
-    for pair in (first.server, first.client):
-        pair.certificate.unlink()
-        pair.key.unlink()
+    remove_all_but_the_ca(first)
     second = create(tmp_path, ["localhost"], "client", 1)
     assert not second.ca_is_new and second.ca.key.read_bytes() == before[first.ca.key]
     assert PemPair(str(second.server.certificate), "").serial != serial
@@ -74,9 +78,7 @@ def test_what_is_there_is_never_overwritten_and_a_ca_goes_on(tmp_path: Path) -> 
 @pytest.mark.parametrize("spoil", ["gone", "of another CA", "no PEM"])
 def test_a_ca_without_its_key_is_refused(tmp_path: Path, spoil: str) -> None:
     made = create(tmp_path / "a", ["localhost"], "client", 1)
-    for pair in (made.server, made.client):
-        pair.certificate.unlink()
-        pair.key.unlink()
+    remove_all_but_the_ca(made)
     if spoil == "gone":
         made.ca.key.unlink()
     elif spoil == "no PEM":

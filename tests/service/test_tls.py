@@ -92,6 +92,7 @@ def exchange(side: Side, subscription: str) -> None:
         assert side.values(consumer, 1, acknowledge=True) == [topic.encode()]
 
 
+@pytest.mark.promise("30.27", "31.27")
 @pytest.mark.parametrize("face", FACES)
 def test_messages_go_through_tls_to_all_brokers(kit: Kit, face: str) -> None:
     with kit.side(face) as side:
@@ -121,6 +122,7 @@ async def test_a_lookup_tells_both_addresses(kit: Kit) -> None:
     await peer.close()
 
 
+@pytest.mark.promise("30.20", "30.27")
 @pytest.mark.parametrize("face", FACES)
 def test_brokers_forward_the_connections_of_clients_with_tls(kit: Kit, face: str) -> None:
     with kit.side(face, kit.url(PROXY)) as side:
@@ -132,6 +134,7 @@ def test_brokers_forward_the_connections_of_clients_with_tls(kit: Kit, face: str
         assert kit.cluster.run(forwarded()) >= 1
 
 
+@pytest.mark.promise("31.27")
 @pytest.mark.parametrize("face", OURS)
 def test_another_ca_is_refused_with_the_reason(kit: Kit, face: str) -> None:
     other = TestAuthority(kit.directory, f"other-{face}")
@@ -174,6 +177,7 @@ def _pass_on(listening: socket.socket, target: tuple[str, int]) -> None:
                 threading.Thread(target=copy, args=(one, other), daemon=True).start()
 
 
+@pytest.mark.promise("31.27")
 @pytest.mark.parametrize("face", FACES)
 def test_another_host_name_is_refused_unless_it_is_not_checked(kit: Kit, elsewhere: str, face: str) -> None:
     with kit.side(face, elsewhere) as side:
@@ -191,6 +195,7 @@ def test_another_host_name_is_refused_unless_it_is_not_checked(kit: Kit, elsewhe
         exchange(side, f"insecure-{face}")
 
 
+@pytest.mark.promise("31.27")
 @pytest.mark.parametrize("face", OURS)
 def test_tls_on_a_plain_port_and_plain_on_a_tls_port_are_told_apart(
     kit: Kit, face: str, caplog: pytest.LogCaptureFixture
@@ -255,6 +260,7 @@ def clients_ca(kit: Kit) -> TestAuthority:
     return authority
 
 
+@pytest.mark.promise("30.27")
 @pytest.mark.parametrize("face", FACES)
 def test_a_client_with_a_trusted_certificate_gets_in(mutual: Kit, face: str) -> None:
     mine = clients_ca(mutual).issue("my-app", ())
@@ -268,6 +274,7 @@ def test_a_client_with_a_trusted_certificate_gets_in(mutual: Kit, face: str) -> 
         assert mutual.cluster.run(shown()) == {"my-app"}
 
 
+@pytest.mark.promise("30.27")
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("kind", ["none", "of another CA", "expired"])
 def test_a_client_without_a_trusted_certificate_does_not(
@@ -319,6 +326,7 @@ def test_an_owner_with_tls_only_gets_forwarded_connections_with_tls(tmp_path: Pa
 # -- change of certificates ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("30.28")
 @pytest.mark.parametrize("face", FACES)
 def test_no_send_fails_while_certificates_change_and_new_clients_see_the_new_one(tmp_path: Path, face: str) -> None:
     settings = {"broker_tls_only": True, "tls_refresh_s": 0}

@@ -107,6 +107,7 @@ async def test_only_the_named_versions_are_spoken(env, authority, allowed, offer
         assert shake_hands(contexts.current, client).version() == agreed
 
 
+@pytest.mark.promise("30.28")
 async def test_a_replaced_certificate_counts_for_the_next_connection(env, authority, caplog):
     caplog.set_level(logging.INFO)
     pair = authority.issue("server")
@@ -122,6 +123,7 @@ async def test_a_replaced_certificate_counts_for_the_next_connection(env, author
     assert "new connections get the new certificate" in caplog.text
 
 
+@pytest.mark.promise("30.28")
 async def test_a_replaced_list_of_trusted_cas_counts_too(env, authority, tmp_path):
     other = TestAuthority(tmp_path, "other")
     trust = tmp_path / "trust.pem"
