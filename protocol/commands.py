@@ -17,7 +17,7 @@ from google.protobuf.message import EncodeError, Message
 
 from .errors import ProtocolError
 from .message_id import Position
-from .pulsar_pb2 import BaseCommand, CommandError, ServerError
+from .pulsar_pb2 import BaseCommand, CommandError, CommandMessage, ServerError
 
 _FRAME = Struct(">II")
 
@@ -68,6 +68,7 @@ _SEND_RECEIPT = _prefix("CommandSendReceipt")
 _MESSAGE = _prefix("CommandMessage")
 _ACK = _prefix("CommandAck")
 _FLOW = _prefix("CommandFlow")
+_FIRST_DELIVERY = varint(CommandMessage.FIRST_DELIVERY_FIELD_NUMBER << 3) + b"\x01"
 
 
 def encode(message: Message) -> bytes:
@@ -135,11 +136,12 @@ def message_header(
     ack_set: Sequence[int] | None,
     entry_size: int,
     *,
-    consumer_epoch: int | None = None,
+    end: bytes = b"",
 ) -> bytes:
     """Everything of a MESSAGE before its entry of `entry_size` bytes.
 
     `ack_set`: words of 64 bits (signed or not), a bit still set is a message of the batch not yet acknowledged.
+    `end`: what `message_end` says, which is the same for many entries.
     """
     message_id = _message_id(ledger_id, entry_id, partition)
     body = b"%b%b%b" % (_message_start(consumer_id), _SMALL[len(message_id)], message_id)
@@ -147,9 +149,14 @@ def message_header(
         body += b"\x18" + varint(redelivery_count)
     if ack_set:
         body += b"".join([b"\x20" + varint(word) for word in ack_set])
-    if consumer_epoch is not None:
-        body += b"\x28" + varint(consumer_epoch)
-    return _framed(_MESSAGE, body, entry_size)
+    return _framed(_MESSAGE, body + end, entry_size)
+
+
+@lru_cache(1024)
+def message_end(consumer_epoch: int | None, *, first_delivery: bool = False) -> bytes:
+    """The last fields of a MESSAGE: the epoch of its consumer, and that its entry comes for the first time."""
+    end = b"" if consumer_epoch is None else b"\x28" + varint(consumer_epoch)
+    return end + _FIRST_DELIVERY if first_delivery else end
 
 
 def send_header(

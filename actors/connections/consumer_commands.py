@@ -167,6 +167,7 @@ class ConsumerCommands(CommandFamily):
         )
         consumer.key_shared = _key_shared(command)
         consumer.takes_any_schema = definition is not None and definition.type is SchemaType.AUTO_CONSUME
+        consumer.marks_first_deliveries = command.marks_first_deliveries
         await subscription.attach(consumer, command.subType)
         cancelled = self._creating.pop(command.consumer_id, True)
         if cancelled or connection.closed:

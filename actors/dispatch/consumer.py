@@ -8,7 +8,7 @@ of the others: a blocked consumer goes on when half of the bound is acknowledged
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, NamedTuple, Protocol
 
-from ...protocol.commands import encode, message_header
+from ...protocol.commands import encode, message_end, message_header
 from ...protocol.message_id import Position
 from ...protocol.pulsar_pb2 import CommandActiveConsumerChange, CommandReachedEndOfTopic
 from ...protocol.topic_figures import ConsumerFigures, KeySharedFigures
@@ -104,6 +104,8 @@ class AttachedConsumer:
     """Whether it gets a compacted topic's messages from the compacted ledger."""
     takes_any_schema = False
     """Whether its client decodes by whatever schema the topic has (AUTO_CONSUME). Set when it is attached."""
+    marks_first_deliveries = False
+    """Whether its client wants to be told which deliveries are first ones. Set when it is attached."""
 
     def __init__(
         self,
@@ -195,20 +197,27 @@ class AttachedConsumer:
         return positions
 
     def deliver(
-        self, delivery: Delivery, now_ms: int, ack_set_of: Callable[[Position], list[int] | None] | None = None
+        self,
+        delivery: Delivery,
+        now_ms: int,
+        ack_set_of: Callable[[Position], list[int] | None] | None = None,
+        first_behind: Position | None = None,
     ) -> None:
         """Write the entries to the connection, as the producers sent them.
 
         `ack_set_of` says which messages of a partly acknowledged batch are open; None while there is no such batch.
+        What lies behind `first_behind` comes for the first time; None where nobody knows.
         """
         parts: list[bytes] = []
         headers_size = entries_size = 0
-        consumer_id, partition, epoch = self.consumer_id, self._partition, self.epoch
-        for (ledger_id, entry_id), body, count, redeliveries in delivery.entries:
-            ack_set = None if ack_set_of is None else ack_set_of((ledger_id, entry_id))
-            header = message_header(
-                consumer_id, ledger_id, entry_id, partition, redeliveries, ack_set, len(body), consumer_epoch=epoch
-            )
+        consumer_id, partition = self.consumer_id, self._partition
+        behind = first_behind if self.marks_first_deliveries else None
+        end = message_end(self.epoch)
+        end_of_first = end if behind is None else message_end(self.epoch, first_delivery=True)
+        for position, body, count, redeliveries in delivery.entries:
+            ack_set = None if ack_set_of is None else ack_set_of(position)
+            ends = end if behind is None or position <= behind else end_of_first
+            header = message_header(consumer_id, *position, partition, redeliveries, ack_set, len(body), end=ends)
             parts.append(header)
             parts.append(body)
             headers_size += len(header)

@@ -19,6 +19,7 @@ from ...protocol.message_id import Position
 from ...runtime.backoff import Backoff
 from ...runtime.gone import GONE
 from ..dispatch.dispatcher import Dispatcher, Entry, Limits, ReadPlan
+from ..dispatch.first_deliveries import FirstDeliveries
 from ..dispatch.shared import SET_ASIDE_MAX
 from ..rates.dispatch import DispatchLimit
 from .batch_index_acks import BatchIndexAcks
@@ -40,6 +41,7 @@ UNREADABLE = (EntryCorrupt, EntryUnknown, NoSuchEntry)
 
 class Pump:
     """See the module. The subscription sets `dispatcher`, and `index_acks` if the broker has that switched on.
+    It is made when all that earlier owners of the topic may have sent is confirmed (`dispatch.first_deliveries`).
     `describe(now_s)` says how the subscription stands, for the log. `pass_markers` gets entries that nobody may get."""
 
     def __init__(
@@ -51,6 +53,8 @@ class Pump:
     ) -> None:
         self.dispatcher: Dispatcher | None = None
         self.index_acks: BatchIndexAcks | None = None
+        self.firsts = FirstDeliveries(host.ledger.chain.last_confirmed)
+        """Which deliveries are the first ones."""
         self._host = host
         self._name = name
         self._describe = describe
@@ -111,10 +115,11 @@ class Pump:
                 for one in rates:
                     one.sent(deliveries)
                 ack_set_of = None if self.index_acks is None else self.index_acks.ack_set_of
+                first_behind = self.firsts.move(deliveries)
                 for delivery in deliveries:
                     out = delivery.consumer.out
                     bytes_before = out.bytes
-                    delivery.consumer.deliver(delivery, now_ms, ack_set_of)
+                    delivery.consumer.deliver(delivery, now_ms, ack_set_of, first_behind)
                     sent.add(delivery.messages, out.bytes - bytes_before, len(delivery.entries))
                     if counts.has_chunks:
                         out.chunks.add(sum([counts.is_chunk(one[0]) for one in delivery.entries]), 0)

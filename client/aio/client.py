@@ -19,6 +19,7 @@ from ..core.configuration import (
     ConsumerType,
     HashingScheme,
     InitialPosition,
+    MarkedConsumer,
     PartitionsRoutingMode,
     ProducerAccessMode,
     ProducerConfiguration,
@@ -439,6 +440,16 @@ async def topic_partitions(core: Core, topic: str) -> list[str]:
     name = TopicName.parse(topic)
     count = await core.lookup.partitions(name.full)
     return [name.partition_name(index) for index in range(count)] if count else [name.full]
+
+
+async def subscribe_marked(client: AsyncClient, **options: object) -> AsyncConsumer:
+    """A consumer whose messages `is_first_delivery` can be asked of. It takes the options of `subscribe` by name.
+
+    Raises what `subscribe` does.
+    """
+    configuration = MarkedConsumer.of(options)
+    core = client._running_core()  # pyright: ignore[reportPrivateUsage] (a call that is not of the face)
+    return AsyncConsumer(core, await open_consumer(core, configuration))
 
 
 def _client(options: dict[str, object]) -> AsyncClient:

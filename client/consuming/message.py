@@ -62,6 +62,8 @@ class ReceivedEntry:
     """What opens encrypted messages."""
     names_topic = False
     """Whether ids of its messages name the topic."""
+    is_first_delivery: ClassVar[bool] = False
+    """Whether its broker said so. Only brokers of Magnetar do, to consumers that asked (`MarkedConsumer`)."""
     reading: ClassVar["SchemaReading | WrittenWith | None"] = None
     """What decodes values by a schema; None: values are payloads."""
 
@@ -394,6 +396,16 @@ class Message(tuple[ReceivedEntry, int, bytes, SingleMessageMetadata | MessageMe
 
 
 entry_of: Callable[[Message], ReceivedEntry] = itemgetter(0)
+
+
+def is_first_delivery(message: Message) -> bool:
+    """Whether no consumer of the subscription was sent the message before, as its broker knows.
+
+    False on any doubt, and for a message in chunks. `actors/dispatch/first_deliveries.py` says what that is worth.
+    """
+    entry = entry_of(message)
+    return entry.is_first_delivery and not entry.chunks
+
 
 INDEXES = tuple(range(1_000))
 """Shared by the messages of all batches of usual size: the same objects are quickly found to be equal."""

@@ -205,6 +205,18 @@ def entry_kind(core: Core, configuration: ConsumerConfiguration) -> type[Receive
     return DecryptingEntry
 
 
+def first_delivery_of(kind: type[ReceivedEntry]) -> type[ReceivedEntry]:
+    """The class of those entries of a consumer that came for the first time."""
+
+    class FirstDelivery(kind):
+        """An entry whose broker said that it sent it for the first time."""
+
+        __slots__ = ()
+        is_first_delivery = True
+
+    return FirstDelivery
+
+
 class EntryWithSchema(ReceivedEntry):
     __slots__ = ("writer",)
 
@@ -435,6 +447,9 @@ class PartitionConsumer:
         self._receive_queue = queue
         self.permits = Permits(self.registration, queue, queue_size, core.handover)
         self._entry_of = entry_kind(core, configuration)
+        marks = configuration.marks_first_deliveries
+        self._first_entry_of = first_delivery_of(self._entry_of) if marks else None
+        """For entries that came for the first time, if the broker is asked about that."""
         creates = core.configuration.allow_auto_topic_creation
         self._ends_with_topic = not creates or isinstance(configuration.topic, re.Pattern)
         """Whether it never has its broker create the topic, and ends when the topic is deleted."""
@@ -608,6 +623,8 @@ class PartitionConsumer:
             command.priority_level = configuration.priority_level
         if configuration.is_read_compacted:
             command.read_compacted = True
+        if configuration.marks_first_deliveries:
+            command.marks_first_deliveries = True
         if not self._durable:
             command.start_message_id.CopyFrom(_start(self._resuming_at, self._filter))
         if self._epoch:
@@ -643,9 +660,12 @@ class PartitionConsumer:
             self._pass_over(entry, command)
             return
         position = position_of(command.message_id)
+        entry_of = self._entry_of
+        if self._first_entry_of is not None and command.first_delivery:
+            entry_of = self._first_entry_of
         try:
             metadata, payload = parse_entry(entry)
-            received = self._entry_of(
+            received = entry_of(
                 self._topic_name,
                 self.partition,
                 *position,

@@ -369,6 +369,8 @@ class ConsumerConfiguration(Options):
     """One consumer."""
 
     CALL = "subscribe"
+    marks_first_deliveries: ClassVar[bool] = False
+    """Whether brokers are asked to say which deliveries are first ones. No option; see `MarkedConsumer`."""
 
     topic: WantedTopics = option(doc="A topic's name in any form, a list of names, or a compiled pattern.")
     subscription_name: str = option(doc="The subscription, which is created if it does not exist.", text=True)
@@ -512,6 +514,12 @@ class ConsumerConfiguration(Options):
     def takes_several_topics(self) -> bool:
         """Whether messages of more than one topic may come."""
         return self.enable_retry or not isinstance(self.topic, str)
+
+
+class MarkedConsumer(ConsumerConfiguration):
+    """One consumer whose broker is asked to say which deliveries are first ones, for `is_first_delivery`."""
+
+    marks_first_deliveries: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from .deduplication import DEDUPLICATION
 from .delays import DELAYS
 from .draining import DRAINING
 from .expiry import EXPIRY
+from .firsts import FIRSTS
 from .following import FOLLOWING
 from .growing import GROWING
 from .keeping import KEEPING
@@ -44,6 +45,7 @@ MUTANTS = {
         *DELAYS,
         *DRAINING,
         *EXPIRY,
+        *FIRSTS,
         *FOLLOWING,
         *GROWING,
         *KEEPING,

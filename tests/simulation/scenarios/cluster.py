@@ -32,6 +32,7 @@ from ..checkers.copies_agree import copies_agree
 from ..checkers.cursor_watch import CursorWatch
 from ..checkers.deletion_watch import DeletionWatch
 from ..checkers.delivery_watch import DeliveryWatch
+from ..checkers.first_watch import FirstWatch
 from ..checkers.history import History
 from ..checkers.leave_watch import LeaveWatch
 from ..checkers.metadata_watch import MetadataWatch
@@ -471,6 +472,7 @@ def watch(cluster: SimCluster, history: History, faults: ClusterFaults | None, s
     cluster.records.watcher = changed
     StoreWatch(history, cluster.records, metadata.deleted).install(stack)
     DeliveryWatch(history).install(stack)
+    FirstWatch(history).install(stack)
     AcknowledgeWatch(history).install(stack)
     CursorWatch(history, cluster.records).install(stack)
     leave_watch = LeaveWatch(history, cluster)

@@ -12,7 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from magnetar.protocol.commands import BROKER_REQUEST_ID, encode, message_header, pong, send_error, send_receipt
+from magnetar.protocol.commands import (
+    BROKER_REQUEST_ID,
+    encode,
+    message_end,
+    message_header,
+    pong,
+    send_error,
+    send_receipt,
+)
 from magnetar.protocol.entries import parse_metadata
 from magnetar.protocol.errors import ProtocolError
 from magnetar.protocol.frames import FrameDecoder
@@ -119,7 +127,7 @@ class Consumer:
         count = self.redeliveries.get(entry_id, 0)
         self.redeliveries[entry_id] = count + 1
         header = message_header(
-            self.consumer_id, topic.ledger_id, entry_id, -1, count, None, len(body), consumer_epoch=self.epoch
+            self.consumer_id, topic.ledger_id, entry_id, -1, count, None, len(body), end=message_end(self.epoch)
         )
         self.connection.write(header, body)
 

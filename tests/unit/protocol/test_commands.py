@@ -66,7 +66,7 @@ def test_send_error_with_half_a_surrogate_pair() -> None:
     assert decode(commands.send_error(1, 2, 0, "\ud800")).send_error.message == "?"
 
 
-@given(UINT64, IDS, IDS, PARTITIONS, COUNTS, WORDS, COUNTS, st.none() | UINT64)
+@given(UINT64, IDS, IDS, PARTITIONS, COUNTS, WORDS, COUNTS, st.none() | UINT64, st.booleans())
 def test_message_header(
     consumer: int,
     ledger: int,
@@ -76,13 +76,17 @@ def test_message_header(
     words: list[int],
     size: int,
     epoch: int | None,
+    first: bool,
 ) -> None:
-    data = commands.message_header(consumer, ledger, entry, partition, redelivery, words, size, consumer_epoch=epoch)
+    end = commands.message_end(epoch, first_delivery=first)
+    data = commands.message_header(consumer, ledger, entry, partition, redelivery, words, size, end=end)
     expected = pb.CommandMessage(consumer_id=consumer, message_id=message_id(ledger, entry, partition), ack_set=words)
     if redelivery:
         expected.redelivery_count = redelivery
     if epoch is not None:
         expected.consumer_epoch = epoch
+    if first:
+        expected.first_delivery = True
     assert header(data, size).message == expected
 
 
