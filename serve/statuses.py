@@ -3,6 +3,9 @@
 Invariants:
 
 - What `publish` has returned for is stored, and every later `current` of any process sees it or something later.
+- `follow` asks nothing. Where it answers yes, the view was read up to the end since the reader has its present place at
+  its broker. It has all that came since then. What was stored in the last moment may be missing. More is missing where
+  the connection is dead and nobody knows it yet.
 - At most `STATUSES_MAX` tasks are known. Beyond that the one whose status is oldest is forgotten, and counts as
   PENDING.
 """
@@ -14,7 +17,7 @@ from functools import partial
 
 from ..client.aio.client import AsyncClient
 from ..client.aio.producer import AsyncProducer
-from ..client.aio.reader import AsyncReader
+from ..client.aio.reader import ArrivedMessages, AsyncReader
 from ..client.consuming.message import Message
 from ..client.core.message_id import MessageId
 from ..client.core.results import Result
@@ -37,6 +40,8 @@ class Statuses:
         self._known: OrderedDict[str, TaskStatus] = OrderedDict()
         self._deaths = KnownDeaths()
         self._reader: AsyncReader | None = None
+        self._read_up_as: tuple[int, ...] | None = None
+        """Under which ids the reader has come to the end of the topic."""
         self._producer: AsyncProducer | None = None
         self._producing = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -95,8 +100,26 @@ class Statuses:
         await self._look()
         return self._known.get(task_id)
 
+    def follow(self) -> bool:
+        """Take in what the broker has sent so far, without a question. Returns whether `known` may then be used.
+
+        Raises why a status that came cannot be opened.
+        """
+        if self._reader is None or self._read_up_as is None or self._looking.locked():
+            return False
+        arrived = ArrivedMessages(self._reader)
+        if arrived.subscribed_as != self._read_up_as:
+            return False  # what was stored while the reader had no place may be on its way
+        while (message := arrived.take()) is not None:
+            self._enter(message)
+        return not arrived.is_held_up
+
+    def known(self, task_id: str) -> TaskStatus | None:
+        """What this view has of a task."""
+        return self._known.get(task_id)
+
     def deaths_of(self, task_id: str) -> Deaths:
-        """In how many replicas that died the task was running, as `current` saw it last."""
+        """In how many replicas that died the task was running, as `current` or `follow` saw it last."""
         return self._deaths.of(task_id)
 
     async def _look(self) -> None:
@@ -125,13 +148,15 @@ class Statuses:
     async def _read_up(self) -> None:
         """Read up to the end. What was stored before this began is known when it returns."""
         reader = await self._opened()
+        subscribed_as = ArrivedMessages(reader).subscribed_as
         try:
             while await reader.has_message_available():
                 self._enter(await reader.read_next())
         except MagnetarError:
             if not reader.is_open():
-                self._reader = None  # the next call begins with a new one
+                self._reader = self._read_up_as = None  # the next call begins with a new one
             raise
+        self._read_up_as = subscribed_as
 
     async def _opened(self) -> AsyncReader:
         if self._reader is None:

@@ -19,6 +19,13 @@ Invariants:
 - A message is acknowledged only when what follows from it is stored. Until then the broker gives it to another replica
   when this one ends.
 - A task whose message is acknowledged does not run again. One that ran in a replica that was killed may run again.
+- Before a task runs, the replica asks where the topic of statuses ends, and reads up to there. So a task whose result
+  is stored does not run again, and one that was cancelled does not begin.
+- A new task runs without the question. That is a first attempt that its broker delivers for the first time, enqueued
+  within the last `UNASKED_MAX_MS`. The replica must follow the topic of statuses (`Statuses.follow`). It heeds what it
+  has got of that. So only what was stored in the last moment, and within that time, may escape it. It may be that the
+  task was cancelled. It may also be that another replica has ended it. For that the broker must have been replaced, or
+  must have taken this consumer for gone. Or the message was stored twice, because a receipt was lost.
 - At most `concurrency` handlers run. While the outcome of one is being stored, the next one may run, but at most
   `concurrency` outcomes are not stored. The consumer holds `AHEAD_MAX` messages more at most, so that other replicas
   get the rest.
@@ -37,9 +44,9 @@ from functools import partial
 from typing import NamedTuple, cast
 
 from ..bulk.loop_thread import LoopThread
-from ..client.aio.client import AsyncClient
+from ..client.aio.client import AsyncClient, subscribe_marked
 from ..client.aio.consumer import AsyncConsumer
-from ..client.consuming.message import Message
+from ..client.consuming.message import Message, is_first_delivery
 from ..client.core.configuration import ConsumerType, InitialPosition
 from ..protocol.errors import AlreadyClosed, InvalidMessage, MagnetarError, MessageTooBig
 from ..runtime.backoff import Backoff
@@ -62,6 +69,9 @@ STARTED_AFTER_S = 0.05
 """A task that runs for so long is shown as STARTED."""
 TEXT_MAX = 100_000
 """Characters of what is told of a task: its arguments, its error, where that was raised."""
+UNASKED_MAX_MS = 100
+"""The age of a task up to which it may run without a question, from its enqueueing by the clocks of both hosts. It
+bounds for how long a broker that was fenced, or a replica that stood still, can be wrong about the first delivery."""
 AHEAD_MAX = 1
 """Messages that wait in the replica for a handler."""
 
@@ -134,10 +144,11 @@ class TaskWorker:
         self._receive_next()
 
     async def _subscribe(self) -> AsyncConsumer:
-        self._consumer = await self._client.subscribe(
-            self._rules.queue,
-            SUBSCRIPTION,
-            ConsumerType.KeyShared if self._config.key_ordered else ConsumerType.Shared,
+        self._consumer = await subscribe_marked(
+            self._client,
+            topic=self._rules.queue,
+            subscription_name=SUBSCRIPTION,
+            consumer_type=ConsumerType.KeyShared if self._config.key_ordered else ConsumerType.Shared,
             receiver_queue_size=AHEAD_MAX,
             initial_position=InitialPosition.Earliest,
             negative_ack_redelivery_delay_ms=GIVE_BACK_DELAY_MS,
@@ -214,7 +225,7 @@ class TaskWorker:
             try:
                 if before is not None:
                     await asyncio.wait({before})
-                outcome = await self._perform(message)
+                outcome = await self._perform(consumer, message)
             finally:
                 self._free.release()
             if outcome is not None:
@@ -232,7 +243,7 @@ class TaskWorker:
         finally:
             self._room.release()
 
-    async def _perform(self, message: Message) -> TaskOutcome | None:
+    async def _perform(self, consumer: AsyncConsumer, message: Message) -> TaskOutcome | None:
         """Have the task run, unless it has, or cannot. Returns what is to be stored."""
         try:
             task = load_task(self._config.serializer, message.properties(), message.data())
@@ -240,7 +251,8 @@ class TaskWorker:
         except (InvalidMessage, ValueError) as error:
             await self._unprocessable("unknown", str(message.message_id()), repr(message.data()[:1_000]), error)
             return None
-        if await self._is_over(task.id, attempt):
+        asks = attempt > 0 or not (self._is_new(consumer, message) and self._statuses.follow())
+        if await self._is_over(task.id, attempt, asks=asks):
             return None
         deaths = self._statuses.deaths_of(task.id)
         if deaths.total:
@@ -267,9 +279,16 @@ class TaskWorker:
             self._gate.leave()
         return TaskOutcome(task, attempt, key, result, error)
 
-    async def _is_over(self, task_id: str, attempt: int) -> bool:
+    def _is_new(self, consumer: AsyncConsumer, message: Message) -> bool:
+        """Whether nobody can have run the task before, as far as that can be told without a question."""
+        if not is_first_delivery(message) or not consumer.is_connected():
+            return False
+        age_ms = self._env.clock.now_ms() - message.publish_timestamp()
+        return 0 <= age_ms <= UNASKED_MAX_MS
+
+    async def _is_over(self, task_id: str, attempt: int, *, asks: bool = True) -> bool:
         """Whether this attempt of a task needs not run: it is done, it was cancelled, or a later one has begun."""
-        status = await self._statuses.current(task_id)
+        status = await self._statuses.current(task_id) if asks else self._statuses.known(task_id)
         return status is not None and (status.status in FINAL or status.attempt > attempt)
 
     def _tell_started(self, task_id: str, attempt: int) -> None:

@@ -273,3 +273,30 @@ class AsyncReader(ReaderFacts):
         listener that calls this itself goes on. A second call does nothing.
         """
         await self._consumer.close()
+
+
+class ArrivedMessages:
+    """What of a reader's topics has come, for those who do not wait and do not ask. A call that is not of the face."""
+
+    def __init__(self, reader: AsyncReader) -> None:
+        self._reader = reader._reader  # pyright: ignore[reportPrivateUsage] (a call that is not of the face)
+
+    def take(self) -> Message | None:
+        """The next message, None if none is here now. Raises why the next one cannot be opened."""
+        message = self._reader.consumer.receive_queue.take()
+        if message is not None:
+            self._reader.took(message)
+        return message
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether what comes next has come, and must be opened on a thread first."""
+        return self._reader.consumer.receive_queue.unprepared() is not None
+
+    @property
+    def subscribed_as(self) -> tuple[int, ...] | None:
+        """The ids that brokers know the reader by, new ones after each loss of its place. None while it has none."""
+        consumer = self._reader.consumer
+        if not consumer.is_connected or consumer.receive_queue.failure is not None:
+            return None
+        return tuple([one.registration.id for one in consumer.consumers])

@@ -1,6 +1,7 @@
 """Who asks for statuses at the same time shares one look, and none is older than the question."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +33,33 @@ class SlowReader:
     def __init__(self) -> None:
         self.stored: list[StoredStatus] = []
         self.questions: list[asyncio.Future[None]] = []
+        self.arrived = 0
+        """Statuses that have come without a question."""
+        self.place = 7
+        """The id that its broker knows it by; −1: none does."""
+        self.held_up = False
         self._read = 0
+        queue = SimpleNamespace(failure=None, take=self._take, unprepared=lambda: self.held_up or None)
+        self.consumer = SimpleNamespace(receive_queue=queue)
+        self._reader = self
+        self._follow_place()
+
+    def _follow_place(self) -> None:
+        self.consumer.is_connected = self.place >= 0
+        self.consumer.consumers = [SimpleNamespace(registration=SimpleNamespace(id=self.place))]
+
+    def move(self, place: int) -> None:
+        self.place = place
+        self._follow_place()
+
+    def took(self, message: StoredStatus) -> None:
+        """It counts as read."""
+
+    def _take(self) -> StoredStatus | None:
+        if self.held_up or self._read >= self.arrived:
+            return None
+        self._read += 1
+        return self.stored[self._read - 1]
 
     async def has_message_available(self) -> bool:
         if self._read == len(self.stored):
@@ -123,3 +150,64 @@ async def test_a_look_that_fails_fails_for_all_who_share_it_and_the_next_begins(
     await settled()
     reader.questions[2].set_result(None)
     assert await last is None
+
+
+async def read_up(statuses: Statuses, reader: Any) -> None:
+    asking = asked(statuses, "nobody's")
+    await settled()
+    reader.questions[-1].set_result(None)
+    assert await asking is None
+
+
+def arrives(reader: Any, task_id: str) -> None:
+    reader.stored.append(StoredStatus(task_id))
+    reader.arrived = len(reader.stored)
+
+
+async def test_what_has_come_is_known_without_a_question(statuses: Statuses, reader: Any) -> None:
+    arrives(reader, "a")
+    assert not statuses.follow()  # it was never read up to the end
+    reader.arrived = 0
+    reader.stored.clear()
+    await read_up(statuses, reader)
+    arrives(reader, "a")
+    reader.stored.append(StoredStatus("b"))  # is on its way
+    assert statuses.follow()
+    assert (statuses.known("a"), statuses.known("b")) == (TaskStatus(SUCCESS, 1.0), None)
+    assert len(reader.questions) == 1
+
+
+async def test_after_a_loss_of_its_place_the_view_follows_when_it_was_read_up_again(
+    statuses: Statuses, reader: Any
+) -> None:
+    await read_up(statuses, reader)
+    reader.move(-1)
+    assert not statuses.follow()
+    reader.move(8)
+    assert not statuses.follow()  # what was stored meanwhile may be on its way
+    await read_up(statuses, reader)
+    assert statuses.follow()
+
+
+async def test_a_place_that_is_lost_while_it_is_read_up_does_not_count(statuses: Statuses, reader: Any) -> None:
+    asking = asked(statuses, "a")
+    await settled()
+    reader.move(8)
+    reader.questions[0].set_result(None)
+    assert await asking is None
+    assert not statuses.follow()
+
+
+async def test_the_view_does_not_follow_during_a_look_or_before_a_large_status_is_opened(
+    statuses: Statuses, reader: Any
+) -> None:
+    await read_up(statuses, reader)
+    looking = asked(statuses, "a")
+    await settled()
+    assert not statuses.follow()
+    reader.questions[1].set_result(None)
+    await looking
+    assert statuses.follow()
+    arrives(reader, "a")
+    reader.held_up = True
+    assert not statuses.follow()
