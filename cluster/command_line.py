@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,7 @@ from .metadata_command import metadata_app
 from .settings_command import settings as list_settings
 from .terminal.addresses import Finder, RunningCluster
 from .terminal.consume import consume
+from .terminal.credentials import GivenCredential
 from .terminal.failures import clear_errors
 from .terminal.produce import produce
 from .tokens_command import tokens_app
@@ -100,6 +102,35 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+TokenFile = Annotated[
+    str | None,
+    typer.Option(
+        "--token-file",
+        envvar="MAGNETAR_TOKEN_FILE",
+        metavar="FILE",
+        help="A file with a token, for clusters that ask who calls. It is read again at each connection.",
+    ),
+]
+AuthPlugin = Annotated[
+    str | None,
+    typer.Option(
+        "--auth-plugin",
+        envvar="MAGNETAR_AUTH_PLUGIN",
+        metavar="NAME",
+        help="How to prove who calls: token, basic, tls, or the class of Pulsar's client.",
+    ),
+]
+AuthParams = Annotated[
+    str | None,
+    typer.Option(
+        "--auth-params",
+        envvar="MAGNETAR_AUTH_PARAMS",
+        metavar="TEXT",
+        help="Its parameters, as Pulsar's tools take them. Others see a command line: better pass --token-file.",
+    ),
+]
+
+
 @app.callback()
 def main_command(
     context: typer.Context,
@@ -143,18 +174,24 @@ def main_command(
             help="Whether the certificate must be for the host in the URL.",
         ),
     ] = True,
+    token_file: TokenFile = None,
+    auth_plugin: AuthPlugin = None,
+    auth_params: AuthParams = None,
 ) -> None:
     """Apache Pulsar's messaging system on Ray."""
     if (certificate is None) != (key is None):
         raise typer.BadParameter("--tls-certificate-file-path and --tls-private-key-file-path belong together")
+    if token_file and auth_params:
+        raise typer.BadParameter("pass --token-file or --auth-params, not both")
     tls = ClientTls(trust or "", certificate or "", key or "", insecure, host_names)
-    context.obj = Finder(cache(_find), _unkept, tls)
+    credential = GivenCredential(token_file or "", auth_plugin or "", auth_params or "")
+    context.obj = Finder(cache(_find), _unkept, tls, credential)
 
 
-def _unkept(admin_url: str, topic: str, tls: ClientTls) -> str:
+def _unkept(admin_url: str, topic: str, tls: ClientTls, headers: Mapping[str, str]) -> str:
     from .admin.keeping import unkept
 
-    return unkept(admin_url, topic, tls)
+    return unkept(admin_url, topic, tls, headers)
 
 
 def _find() -> RunningCluster:

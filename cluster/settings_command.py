@@ -19,7 +19,6 @@ from ..protocol.errors import ClusterError
 from ..protocol.plain_values import is_text_map
 from ..runtime.settings.declarations import Settings
 from ..runtime.settings.text import Field, unit_of
-from ..runtime.tls_contexts import ClientTls
 from .admin.session import AdminSession
 from .planning import as_text
 from .terminal.addresses import Finder, admin_url_of
@@ -59,7 +58,7 @@ def settings(
         if admin_url is not None and not running:
             raise ClusterError("--admin-url is only of use with --running")
         finder = context.ensure_object(Finder)
-        values = running_values(admin_url_of(finder, admin_url), finder.tls) if running else None
+        values = running_values(finder, admin_url) if running else None
         found = views(words or (), values)
         if not found:
             raise ClusterError(f"no setting has {' and '.join(map(repr, words or ()))} in its name or meaning")
@@ -72,9 +71,10 @@ def settings(
                 print(line(one))
 
 
-def running_values(admin_url: str, tls: ClientTls) -> dict[str, str]:
-    """What the running cluster says of itself. Raises ConnectError, ClusterError."""
-    answer = AdminSession(admin_url, tls).ask("GET", RUNTIME_PATH, {}, {}).value()
+def running_values(finder: Finder, given: str | None) -> dict[str, str]:
+    """What the running cluster says of itself, at the admin URL that was given, if any. Raises MagnetarError."""
+    admin_url, headers = admin_url_of(finder, given), finder.credential.headers(through_ray=not given)
+    answer = AdminSession(admin_url, finder.tls, headers=headers).ask("GET", RUNTIME_PATH, {}, {}).value()
     if not is_text_map(answer):
         raise ClusterError(f"the admin HTTP at {admin_url} answers with no settings: is it that of Magnetar?")
     return {name: as_text(value) for name, value in answer.items()}

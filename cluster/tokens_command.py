@@ -36,7 +36,7 @@ PublicKey = Annotated[
     str | None, typer.Option("-pk", "--public-key", metavar="FILE", help="The file of the public key.")
 ]
 Token = Annotated[str | None, typer.Argument(help="The token. Better in a file, or on the standard input.")]
-TokenFile = Annotated[Path | None, typer.Option("-f", "--token-file", help="A file that has the token.")]
+GivenTokenFile = Annotated[Path | None, typer.Option("-f", "--token-file", help="A file that has the token.")]
 Stdin = Annotated[bool, typer.Option("-i", "--stdin", help="Read the token from the standard input.")]
 
 
@@ -115,7 +115,7 @@ def create(
 @tokens_app.command()
 def validate(
     token: Token = None,
-    token_file: TokenFile = None,
+    token_file: GivenTokenFile = None,
     stdin: Stdin = False,
     secret_key: SecretKey = None,
     public_key: PublicKey = None,
@@ -132,7 +132,7 @@ def validate(
 
 
 @tokens_app.command()
-def show(token: Token = None, token_file: TokenFile = None, stdin: Stdin = False) -> None:
+def show(token: Token = None, token_file: GivenTokenFile = None, stdin: Stdin = False) -> None:
     """Print the header and the claims of a token, without checking them."""
     from .token_making import shown
 

@@ -261,11 +261,12 @@ class ClientConfiguration(Options):
 
     @property
     def tls(self) -> ClientTls:
-        """What contexts of TLS are made of."""
+        """What contexts of TLS are made of. `AuthenticationTLS` names a certificate, too."""
+        shown = self.authentication
         return ClientTls(
             trust=self.tls_trust_certs_file_path or "",
-            certificate=self.tls_certificate_file_path or "",
-            key=self.tls_private_key_file_path or "",
+            certificate=self.tls_certificate_file_path or (shown and shown.certificate_path) or "",
+            key=self.tls_private_key_file_path or (shown and shown.private_key_path) or "",
             insecure=self.tls_allow_insecure_connection,
             host_name_checked=self.tls_validate_hostname,
         )

@@ -4,6 +4,7 @@ A consumer that subscribes later gets nothing then, wherever its subscription be
 """
 
 import logging
+from collections.abc import Mapping
 from typing import cast
 
 from ...protocol.errors import MagnetarError
@@ -17,10 +18,10 @@ TIMEOUT_S = 5.0
 """The command has done its work, and only wants to say something about it."""
 
 
-def unkept(admin_url: str, topic: str, tls: ClientTls) -> str:
+def unkept(admin_url: str, topic: str, tls: ClientTls, headers: Mapping[str, str]) -> str:
     """What to tell somebody who has just published to this topic. Empty if the messages are kept, or nobody knows."""
     name = TopicName.parse(topic)
-    session = AdminSession(admin_url.rstrip("/"), tls, TIMEOUT_S)
+    session = AdminSession(admin_url.rstrip("/"), tls, TIMEOUT_S, headers)
     path = "/admin/v2/{domain}/{tenant}/{namespace}/{topic}"
     parts = {
         "domain": name.domain,

@@ -45,10 +45,17 @@ class Refused(ClusterError):
 
 
 class AdminSession:
-    """Sends requests to one admin HTTP."""
+    """Sends requests to one admin HTTP. `headers` prove who asks."""
 
-    def __init__(self, url: str, tls: ClientTls = SYSTEM_TLS, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        tls: ClientTls = SYSTEM_TLS,
+        timeout_s: float = TIMEOUT_S,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         self.url = url
+        self._headers = dict(headers or {})
         self._tls = tls
         self._timeout_s = timeout_s
 
@@ -72,7 +79,7 @@ class AdminSession:
         url = f"{self.url}{filled}" + (f"?{urlencode(given)}" if given else "")
         data = None if body is None else json.dumps(body).encode()
         headers = {"Accept": "application/json", **({} if data is None else {"Content-Type": "application/json"})}
-        request = urllib.request.Request(url, data=data, headers=headers, method=method)
+        request = urllib.request.Request(url, data=data, headers=headers | self._headers, method=method)
         opener = self._opener  # what it raises is no failure of the request
         try:
             with opener.open(request, timeout=self._timeout_s) as found:

@@ -133,7 +133,9 @@ def _function(command: "Command") -> Callable[..., None]:
 
         with clear_errors():
             found = context.ensure_object(Context)
-            session = AdminSession(admin_url_of(found.finder, admin_url or found.url), found.finder.tls)
+            url, finder = admin_url or found.url, found.finder
+            at = admin_url_of(finder, url)  # first: what it finds through Ray, Ray is asked about next
+            session = AdminSession(at, finder.tls, headers=finder.credential.headers(through_ray=not url))
             answer = command.execute(session, read(command, given))
             if as_json:
                 show_json(answer)

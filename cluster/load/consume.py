@@ -92,5 +92,5 @@ def consume(
             "ack_group_time_ms": ack_delay_ms,
         }
         with Figures(every_s, warmup_s, histogram_file, plot_file).report("received") as report:
-            url, found = service_url_of(context, service_url), client_options(context, listener_name)
+            url, found = service_url_of(context, service_url), client_options(context, listener_name, service_url)
             uvloop.run(run(url, places, options, rate / len(places), LoadLimits(number, duration), report, found))

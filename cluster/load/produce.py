@@ -127,7 +127,7 @@ def produce(
         names = [name for name in names_of(topic, topics) for _ in range(producers)]
         with Figures(every_s, warmup_s, histogram_file, plot_file).report("produced") as report:
             url = service_url_of(context, service_url)
-            found = client_options(context, listener_name)
+            found = client_options(context, listener_name, service_url)
             uvloop.run(run(url, names, options, load, LoadLimits(number, duration), report, found))
 
 

@@ -5,16 +5,20 @@ Only the search for a running cluster needs Ray. A command that was given a URL 
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Protocol, TypedDict
+from typing import TYPE_CHECKING, Annotated, Protocol, TypedDict
 from urllib.parse import urlsplit
 
 import typer
 
-from ...protocol.errors import ConnectError, InvalidUrl, MagnetarError
+from ...protocol.errors import AuthenticationError, ConnectError, InvalidUrl, MagnetarError
 from ...runtime.environment import Environment
 from ...runtime.tls_contexts import SYSTEM_TLS, ClientContexts, ClientTls
+from .credentials import NO_CREDENTIAL, GivenCredential
+
+if TYPE_CHECKING:
+    from ...client.core.authentication import Authentication
 
 ANSWER_TIMEOUT_MS = 5_000
 ADMIN_URL_VARIABLE = "MAGNETAR_ADMIN_URL"
@@ -42,6 +46,7 @@ ListenerName = Annotated[
 class ClientOptions(TypedDict):
     """The options of a client that the command line has."""
 
+    authentication: "Authentication | None"
     listener_name: str | None
     tls_trust_certs_file_path: str | None
     tls_certificate_file_path: str | None
@@ -65,10 +70,12 @@ class Finder:
 
     find: Callable[[], RunningCluster]
     """Raises ClusterError when no cluster runs."""
-    unkept: Callable[[str, str, ClientTls], str] | None = None
+    unkept: Callable[[str, str, ClientTls, Mapping[str, str]], str] | None = None
     """From an admin URL and a topic: what to tell somebody who has just published there, empty for nothing."""
     tls: ClientTls = SYSTEM_TLS
     """For brokers and admin that speak TLS."""
+    credential: GivenCredential = NO_CREDENTIAL
+    """For those that ask who calls."""
 
 
 def service_url_of(context: typer.Context, given: str | None) -> str:
@@ -78,14 +85,17 @@ def service_url_of(context: typer.Context, given: str | None) -> str:
     """
     if not given:
         return context.ensure_object(Finder).find().service_url
-    asyncio.run(check_service_url(given, context.ensure_object(Finder).tls))
+    finder = context.ensure_object(Finder)
+    asyncio.run(check_service_url(given, finder.tls, finder.credential.authentication(through_ray=False)))
     return given
 
 
-def client_options(context: typer.Context, listener_name: str | None) -> ClientOptions:
-    """The options of a client that a command connects by."""
-    tls = context.ensure_object(Finder).tls
+def client_options(context: typer.Context, listener_name: str | None, given: str | None) -> ClientOptions:
+    """The options of a client that a command connects by. `given` is the service URL that it was given."""
+    finder = context.ensure_object(Finder)
+    tls = finder.tls
     return {
+        "authentication": finder.credential.authentication(through_ray=not given),
         "listener_name": listener_name,
         "tls_trust_certs_file_path": tls.trust or None,
         "tls_certificate_file_path": tls.certificate or None,
@@ -95,8 +105,8 @@ def client_options(context: typer.Context, listener_name: str | None) -> ClientO
     }
 
 
-async def check_service_url(url: str, tls: ClientTls) -> None:
-    """Return when one of the brokers answers. Raises InvalidUrl, ConnectError."""
+async def check_service_url(url: str, tls: ClientTls, authentication: "Authentication | None" = None) -> None:
+    """Return when one of the brokers answers. Raises InvalidUrl, ConnectError, AuthenticationError."""
     from ...client.core.configuration import ClientConfiguration
     from ...client.core.connection import connect
     from ...client.core.service_url import parse_service_url
@@ -108,7 +118,9 @@ async def check_service_url(url: str, tls: ClientTls) -> None:
     try:
         for address in parse_service_url(url):
             try:
-                (await connect(configuration, address, contexts=contexts)).close()
+                (await connect(configuration, address, None, authentication, contexts)).close()
+            except AuthenticationError:
+                raise
             except MagnetarError as error:
                 reasons.append(str(error))
             else:
@@ -122,7 +134,9 @@ def unkept_notice(context: typer.Context, given: str | None, topic: str) -> str:
     """That nothing keeps what was published to a topic. Empty if something does, or the admin's address is unknown."""
     finder = context.ensure_object(Finder)
     url = os.environ.get(ADMIN_URL_VARIABLE) or ("" if given else finder.find().admin_url)
-    return finder.unkept(url, topic, finder.tls) if url and finder.unkept is not None else ""
+    if not url or finder.unkept is None:
+        return ""
+    return finder.unkept(url, topic, finder.tls, finder.credential.headers(through_ray=not given))
 
 
 def admin_url_of(finder: Finder, given: str | None) -> str:

@@ -94,7 +94,7 @@ def consume(
         options["subscription_mode"] = SubscriptionMode[mode.value]
         printing = Printing(number, rate, hide_content, hexadecimal, schema is SchemaUse.AUTO_CONSUME)
         topics = _pattern(topic) if regex else topic
-        found = client_options(context, listener_name)
+        found = client_options(context, listener_name, service_url)
         uvloop.run(receive(service_url_of(context, service_url), topics, options, printing, found))
 
 

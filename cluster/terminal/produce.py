@@ -98,7 +98,7 @@ def produce(
         if public_key is not None:
             options |= {"encryption_key": key_name, "crypto_key_reader": GivenKey(public_key)}
         sending = Sending(topic, contents, times, rate, options)
-        found = client_options(context, listener_name)
+        found = client_options(context, listener_name, service_url)
         uvloop.run(send(service_url_of(context, service_url), sending, found))
         notice = unkept_notice(context, service_url, topic)
         if notice:

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from magnetar.cluster import settings_command
 from magnetar.cluster.command_line import app
 from magnetar.cluster.settings_command import print_settings, views
+from magnetar.cluster.terminal.addresses import Finder, admin_url_of
 
 
 @pytest.fixture(autouse=True)
@@ -60,8 +61,8 @@ def test_json_has_every_part() -> None:
 def test_the_running_cluster_shows_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def answer(admin_url: str, tls: object) -> dict[str, str]:
-        asked.append(admin_url)
+    def answer(finder: Finder, admin_url: str | None) -> dict[str, str]:
+        asked.append(admin_url_of(finder, admin_url))
         return {"maxMessageSize": "1048576"}
 
     monkeypatch.setattr(settings_command, "running_values", answer)
@@ -70,7 +71,7 @@ def test_the_running_cluster_shows_its_values(monkeypatch: pytest.MonkeyPatch) -
     assert asked == ["http://localhost:8080"]
     assert found["maxMessageSize"]["value"] == "1048576" and found["maxMessageSize"]["default"] == 5242880
     console = Console(file=io.StringIO(), width=80)
-    print_settings(console, views(["maxMessageSize"], answer("", None)))
+    print_settings(console, views(["maxMessageSize"], {"maxMessageSize": "1048576"}))
     assert isinstance(console.file, io.StringIO)
     assert "maxMessageSize = 1048576  (bytes, pulsar, by default 5242880)" in console.file.getvalue()
 
