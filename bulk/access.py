@@ -12,12 +12,14 @@ from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
-from ..protocol.errors import ClusterError, ConnectError, CoordinatorUnavailable, InvalidConfiguration
+from ..protocol.errors import ClusterError, CoordinatorUnavailable, InvalidConfiguration
 from ..protocol.names import COORDINATOR_ACTOR, READ_CREDENTIALS_PATH, ROLE_READER
 from ..protocol.topics import TopicName
+from ..runtime.http_opener import direct_opener, failure
 from ..runtime.ray_calls import find_actor
 from ..runtime.rpc.connection import Locate
 from ..runtime.rpc.keys import NodeKeys, ReadCredentials
+from ..runtime.tls_contexts import tls_of_process
 
 T = TypeVar("T")
 
@@ -154,9 +156,9 @@ def check_urls(service_url: str | None, admin_url: str | None) -> None:
 
 def _answer(request: urllib.request.Request, accepted: Collection[int], timeout_s: float) -> bytes:
     asked = f"{request.get_method()} {request.full_url}"
+    opener = direct_opener(request.full_url, tls_of_process())
     try:
-        # Without the proxies of the environment, which lead out of the cluster.
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout_s) as answer:
+        with opener.open(request, timeout=timeout_s) as answer:
             return answer.read(ANSWER_SIZE_MAX_BYTES)
     except urllib.error.HTTPError as error:
         with error:
@@ -167,7 +169,7 @@ def _answer(request: urllib.request.Request, accepted: Collection[int], timeout_
             raise CoordinatorUnavailable(f"{asked} answers with status 503: {text}") from error
         raise ClusterError(f"{asked} answers with status {error.code}: {text}") from error
     except OSError as error:
-        raise ConnectError(f"{asked} does not answer: {error}") from error
+        raise failure(asked, request.full_url, error) from error
 
 
 def _access_in(answer: bytes, url: str) -> ClusterAccess:

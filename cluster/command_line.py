@@ -22,7 +22,7 @@ from rich.console import Console
 from ..protocol.errors import ClusterError
 from ..protocol.names import VERSION
 from ..runtime.logs import log_to_stderr
-from ..runtime.tls_contexts import ClientTls
+from ..runtime.tls_contexts import CERTIFICATE_VARIABLE, KEY_VARIABLE, TRUST_VARIABLE, ClientTls
 from .admin.tree import admin
 from .certificates_command import certificates_app
 from .data_directory_option import DataDirectory
@@ -141,7 +141,7 @@ def main_command(
         str | None,
         typer.Option(
             "--tls-trust-certs-file-path",
-            envvar="MAGNETAR_TLS_TRUST_CERTS_FILE_PATH",
+            envvar=TRUST_VARIABLE,
             metavar="FILE",
             help="With pulsar+ssl:// and https://: the CAs of the cluster's certificates. By default the system's.",
         ),
@@ -150,7 +150,7 @@ def main_command(
         str | None,
         typer.Option(
             "--tls-certificate-file-path",
-            envvar="MAGNETAR_TLS_CERTIFICATE_FILE_PATH",
+            envvar=CERTIFICATE_VARIABLE,
             metavar="FILE",
             help="The certificate to show, if the cluster asks for one.",
         ),
@@ -159,7 +159,7 @@ def main_command(
         str | None,
         typer.Option(
             "--tls-private-key-file-path",
-            envvar="MAGNETAR_TLS_PRIVATE_KEY_FILE_PATH",
+            envvar=KEY_VARIABLE,
             metavar="FILE",
             help="The key of that certificate.",
         ),

@@ -15,9 +15,10 @@ A client's context is asked for at each new connection, see `ClientContexts`.
 import asyncio
 import hashlib
 import logging
+import os
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NoReturn
 
@@ -140,6 +141,23 @@ class ClientTls:
 
 SYSTEM_TLS = ClientTls()
 """Trusts the CAs of the system, and shows no certificate."""
+TRUST_VARIABLE = "MAGNETAR_TLS_TRUST_CERTS_FILE_PATH"
+CERTIFICATE_VARIABLE = "MAGNETAR_TLS_CERTIFICATE_FILE_PATH"
+KEY_VARIABLE = "MAGNETAR_TLS_PRIVATE_KEY_FILE_PATH"
+
+
+def tls_of_process(given: ClientTls = SYSTEM_TLS, environment: Mapping[str, str] = os.environ) -> ClientTls:
+    """What is given, and for the files that are not given what the variables of this process say.
+
+    So a task of Ray or Spark that is handed a URL only finds the files that its node has.
+    """
+    found = given
+    if not given.trust:
+        found = replace(found, trust=environment.get(TRUST_VARIABLE, ""))
+    if not given.certificate:
+        certificate, key = environment.get(CERTIFICATE_VARIABLE, ""), environment.get(KEY_VARIABLE, "")
+        found = replace(found, certificate=certificate, key=key)
+    return found
 
 
 class ClientContexts:

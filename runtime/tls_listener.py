@@ -138,7 +138,7 @@ class TlsListener:
                     self._make_protocol,
                     stranger.socket,
                     ssl=self._contexts.current,
-                    ssl_handshake_timeout=HANDSHAKE_S,
+                    ssl_handshake_timeout=2 * HANDSHAKE_S,  # the other limit comes first, and says so
                     ssl_shutdown_timeout=SHUTDOWN_S,
                 )
         except TimeoutError:

@@ -93,9 +93,8 @@ class ClientAuthentication:
             raise refusal
         if self._anonymous:
             return Credential(self._anonymous)
-        raise AuthenticationError(
-            f"Unsupported authentication method: [{proof.method[:100]}]: this cluster takes {', '.join(self.methods)}"
-        )
+        given = "gave no credential" if proof.method == NONE else f"has the method {proof.method[:100]!r}"
+        raise AuthenticationError(f"the client {given}: this cluster takes {', '.join(self.methods)}")
 
     async def connect(self, command: CommandConnect, peer: Peer) -> Verified:
         """In whose name a connection acts that began so. Raises AuthenticationError, AuthorizationError."""

@@ -180,10 +180,12 @@ class Authorization:
         if self.enabled and not self._granted.is_known:
             raise ServiceUnitNotReady("this process does not know the permissions yet: try again")
         if not self.permits(principal, need, scope):
-            raise AuthorizationError(f"{principal} may not {said(need)} {scope}: {HOW}")
+            how = SUPER if need.level is Level.SUPER_USER else HOW
+            raise AuthorizationError(f"{principal} may not {said(need)} {scope}: {how}")
 
 
-HOW = "an admin grants it (`magnetar admin … grant-permission`)"
+HOW = "an admin of the tenant grants it (`magnetar admin … grant-permission`)"
+SUPER = "only roles of superUserRoles may"
 
 
 def said(need: Need) -> str:

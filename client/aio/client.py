@@ -88,8 +88,8 @@ class AsyncClient:
                 of the last whole interval, and the client logs them with level INFO. With 0 it logs nothing, and the
                 rates are of the time since the beginning.
             use_tls: Whether to speak TLS with any service URL. With `pulsar+ssl://` it always does.
-            tls_trust_certs_file_path: File with the CAs that brokers' certificates must be of, in PEM. None trusts
-                those of the system.
+            tls_trust_certs_file_path: File with the CAs that brokers' certificates must be of, in PEM. None takes the
+                variable `MAGNETAR_TLS_TRUST_CERTS_FILE_PATH`, and else trusts the CAs of the system.
             tls_allow_insecure_connection: Whether any certificate of a broker will do. Then others on the way can read
                 and change everything.
             tls_validate_hostname: Whether the certificate must be for the host that the client connects to. The

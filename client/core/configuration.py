@@ -12,7 +12,7 @@ from typing import ClassVar, TypeAlias
 
 from ...protocol.compression import CompressionType
 from ...protocol.errors import InvalidConfiguration
-from ...runtime.tls_contexts import ClientTls
+from ...runtime.tls_contexts import ClientTls, tls_of_process
 from ..crypto.keys import ConsumerCryptoFailureAction, CryptoKeyReader, ProducerCryptoFailureAction
 from ..schemas.given import as_schema
 from ..schemas.schema import Schema
@@ -194,7 +194,8 @@ class ClientConfiguration(Options):
     use_tls: bool = option(False, "Whether to speak TLS with any service URL. With `pulsar+ssl://` it always does.")
     tls_trust_certs_file_path: str | None = option(
         None,
-        "File with the CAs that brokers' certificates must be of, in PEM. None trusts those of the system.",
+        "File with the CAs that brokers' certificates must be of, in PEM. None takes the variable "
+        "`MAGNETAR_TLS_TRUST_CERTS_FILE_PATH`, and else trusts the CAs of the system.",
         text=True,
     )
     tls_allow_insecure_connection: bool = option(
@@ -261,15 +262,16 @@ class ClientConfiguration(Options):
 
     @property
     def tls(self) -> ClientTls:
-        """What contexts of TLS are made of. `AuthenticationTLS` names a certificate, too."""
+        """What contexts of TLS are made of in this process. `AuthenticationTLS` names a certificate, too."""
         shown = self.authentication
-        return ClientTls(
+        given = ClientTls(
             trust=self.tls_trust_certs_file_path or "",
             certificate=self.tls_certificate_file_path or (shown and shown.certificate_path) or "",
             key=self.tls_private_key_file_path or (shown and shown.private_key_path) or "",
             insecure=self.tls_allow_insecure_connection,
             host_name_checked=self.tls_validate_hostname,
         )
+        return tls_of_process(given)
 
     def speaks_tls(self, url: str) -> bool:
         """Whether a client with this service URL speaks TLS."""

@@ -2,20 +2,19 @@
 
 import http.client
 import json
-import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
-from ...protocol.errors import ClusterError, ConnectError, TlsError
+from ...protocol.errors import ClusterError
 from ...protocol.path_encoding import encoding_of
 from ...protocol.plain_values import is_text_map
-from ...runtime.tls_contexts import SYSTEM_TLS, BadTlsFiles, ClientTls, client_context
-from ...runtime.tls_failures import explain
+from ...runtime.http_opener import direct_opener, failure
+from ...runtime.tls_contexts import SYSTEM_TLS, ClientTls
 
 TIMEOUT_S = 90.0
 """Unloading and deleting may take a while."""
@@ -61,14 +60,7 @@ class AdminSession:
 
     @cached_property
     def _opener(self) -> urllib.request.OpenerDirector:
-        # The addresses of a cluster are its own: a proxy of the environment does not know them.
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-        if self.url.startswith("https:"):
-            try:
-                handlers.append(urllib.request.HTTPSHandler(context=client_context(self._tls)))
-            except BadTlsFiles as error:
-                raise TlsError(f"the admin HTTP at {self.url} cannot be asked: {error}") from None
-        return urllib.request.build_opener(*handlers)
+        return direct_opener(self.url, self._tls)
 
     def ask(
         self, method: str, path: str, parts: Mapping[str, str], query: Mapping[str, object], body: object = None
@@ -89,11 +81,7 @@ class AdminSession:
             with error:
                 raise Refused(_reason(error.read(ANSWER_SIZE_MAX_BYTES)), error.code) from None
         except (OSError, http.client.HTTPException) as error:
-            reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            if isinstance(reason, ssl.SSLError):
-                why = explain(reason, urlsplit(self.url).hostname or "")
-                raise TlsError(f"the admin HTTP at {self.url} cannot be asked: {why}") from error
-            raise ConnectError(f"the admin HTTP at {self.url} does not answer: {reason}") from error
+            raise failure(f"the admin HTTP at {self.url}", self.url, error) from error
 
 
 def _reason(body: bytes) -> str:

@@ -60,7 +60,6 @@ def write_options(given: Mapping[str, str], query: str | None = None) -> WritePl
         InvalidUrl: If `service.url` is none.
         InvalidTopicName: If `topic` is not a topic name.
         NotAllowedError: If `topic` is not persistent.
-        OperationNotSupported: If `service.url` asks for TLS.
     """
     found = in_lower_case(given)
     refuse_unknown(found, KNOWN, "a write has no option")

@@ -11,12 +11,13 @@ from typing import Any
 import pulsar
 import pytest
 
+from magnetar.bulk.access import access_over_http
 from magnetar.cluster.admin.session import AdminSession
 from magnetar.cluster.ports import free_ports
 from magnetar.protocol.errors import ConnectError, TlsError
 from magnetar.runtime.tls_contexts import ClientTls
 from support.files.certificates import TestAuthority
-from support.servers.embedded_cluster import EmbeddedCluster
+from support.servers.embedded_cluster import CLUSTER_ID, EmbeddedCluster
 
 TOPIC = "persistent://public/default/t"
 
@@ -92,6 +93,16 @@ def test_the_official_client_looks_topics_up_over_https(both: tuple[AdminKit, st
 
     assert kit.cluster.run(connections()) == {tls}
     client.close()
+
+
+async def test_bulk_readers_ask_over_https_with_the_variables_of_their_process(
+    both: tuple[AdminKit, str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit, _, secure = both
+    with pytest.raises(TlsError, match="of a CA that is not trusted here"):
+        await access_over_http(secure)
+    monkeypatch.setenv("MAGNETAR_TLS_TRUST_CERTS_FILE_PATH", kit.authority.path)
+    assert (await access_over_http(secure)).cluster_id == CLUSTER_ID
 
 
 def test_what_is_wrong_with_a_certificate_is_told(both: tuple[AdminKit, str, str], tmp_path: Path) -> None:

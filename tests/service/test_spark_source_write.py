@@ -141,7 +141,7 @@ def test_a_named_write_is_stored_once_and_another_one_under_its_name_fails(
         ("SELECT 'a' AS value", {"exactlyOnce": "true"}, "exactlyOnce needs producerName"),
         ("SELECT 'a' AS value", {"topic": "non-persistent://public/default/t"}, "only persistent topics"),
         ("SELECT 'a' AS value", {"startingOffsets": "latest"}, "a write has no option 'startingoffsets'"),
-        ("SELECT 'a' AS value", {"service.url": "pulsar+ssl://127.0.0.1:1"}, "asks for TLS"),
+        ("SELECT 'a' AS value", {"service.url": "http://127.0.0.1:1"}, "is not a service URL"),
     ],
 )
 def test_errors_of_writes_name_what_to_do(

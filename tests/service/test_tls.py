@@ -107,6 +107,19 @@ def test_use_tls_speaks_tls_with_a_url_that_does_not_ask_for_it(kit: Kit, face: 
         assert kit.tls_connections() >= 2
 
 
+@pytest.mark.parametrize("face", OURS)
+def test_a_variable_of_the_process_says_which_ca_is_trusted(
+    kit: Kit, face: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGNETAR_TLS_TRUST_CERTS_FILE_PATH", kit.authority.path)
+    with connect(kit.url(), face) as side:
+        exchange(side, f"variable-{face}")
+    other = TestAuthority(kit.directory, f"given-{face}")
+    with connect(kit.url(), face, tls_trust_certs_file_path=other.path) as side:
+        with pytest.raises(magnetar.TlsError, match="of a CA that is not trusted here"):
+            side.client.create_producer(TOPIC)
+
+
 @pytest.mark.parametrize("face", FACES)
 def test_the_plain_port_goes_on_beside_tls(kit: Kit, face: str) -> None:
     with connect(kit.cluster.service_url, face) as side:

@@ -20,6 +20,7 @@ from magnetar.runtime.tls_contexts import (
     ServerTls,
     client_context,
     openssl_ciphers,
+    tls_of_process,
 )
 from support.files.certificates import PemPair, TestAuthority, read, write
 
@@ -275,6 +276,19 @@ def test_a_client_checks_what_it_is_told_to_check(authority, tmp_path):
     assert not by_ca.check_hostname and by_ca.verify_mode is ssl.CERT_REQUIRED
     insecure = client_context(ClientTls(insecure=True))
     assert not insecure.check_hostname and insecure.verify_mode is ssl.CERT_NONE
+
+
+def test_what_is_not_given_comes_from_the_variables_of_the_process():
+    variables = {
+        "MAGNETAR_TLS_TRUST_CERTS_FILE_PATH": "ca",
+        "MAGNETAR_TLS_CERTIFICATE_FILE_PATH": "cert",
+        "MAGNETAR_TLS_PRIVATE_KEY_FILE_PATH": "key",
+    }
+    assert tls_of_process(ClientTls(), variables) == ClientTls("ca", "cert", "key")
+    assert tls_of_process(ClientTls(), {}) == ClientTls()
+    given = ClientTls("mine", "my-cert", "my-key", insecure=True, host_name_checked=False)
+    assert tls_of_process(given, variables) == given
+    assert tls_of_process(ClientTls("mine"), variables) == ClientTls("mine", "cert", "key")
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import uvloop
 
 from magnetar.runtime import tls_listener
 from magnetar.runtime.environment import Environment
+from magnetar.runtime.sockets import acknowledged_bytes, probe_when_idle, unacknowledged_s
 from magnetar.runtime.tls_contexts import ClientTls, ServerContexts, ServerTls, client_context
 from magnetar.runtime.tls_listener import TlsListener
 from support.files.certificates import PemPair, TestAuthority
@@ -110,6 +111,28 @@ def test_bytes_go_both_ways_and_the_certificate_of_the_client_is_known(tmp_path,
             shown = server.transport.get_extra_info("peercert")
             assert ((("commonName", "app"),),) == shown["subject"]
             assert server.transport.get_extra_info("sslcontext") is kit.contexts.current
+            end(writer)
+
+    run(new_loop, main())
+
+
+@LOOPS
+def test_the_kernel_tells_of_a_connection_with_tls_as_of_any_other(tmp_path, new_loop):
+    async def main() -> None:
+        async with listening(tmp_path) as kit:
+            reader, writer = await kit.connect()
+            writer.write(b"in")
+            assert await reader.readexactly(2) == b"in"
+            transport = writer.transport
+            probe_when_idle(transport, 7, 3, 2)
+            option = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+            assert option == 7
+            assert acknowledged_bytes(transport) is None and unacknowledged_s(transport) == 0.0
+            kit.made[0].transport.pause_reading()  # type: ignore[attr-defined]
+            writer.write(bytes(64 << 20))
+            async with asyncio.timeout(20):
+                while not acknowledged_bytes(transport):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
             end(writer)
 
     run(new_loop, main())
