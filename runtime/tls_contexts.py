@@ -33,6 +33,8 @@ ALARM_EVERY_S = 3_600.0
 """Files that cannot be used are logged again so often."""
 AGAIN_S = 5.0
 """Files that could not be used are looked at again after so long."""
+DAY_MS = 86_400_000
+EXPIRES_SOON_MS = 7 * DAY_MS
 FILE_MAX_BYTES = 4 << 20
 """A bundle of all public CAs has some 250 kB."""
 
@@ -69,6 +71,8 @@ class ServerContexts:
         self._read = ""
         """What the current context was made of."""
         self._expires_ms = 0
+        self._told_ms = -DAY_MS
+        """When the log has told of that last."""
         self._bad = ""
         """The files that made no context, and when that was logged."""
         self._alarmed_s = float("-inf")
@@ -85,10 +89,7 @@ class ServerContexts:
             await self._look()
         except BadTlsFiles as error:
             raise SettingError(str(error)) from None
-        if self._expires_ms <= self._env.clock.now_ms():
-            logger.error(
-                "the certificate %s has expired: clients refuse it until you replace the file", self._tls.certificate
-            )
+        self._tell_of_expiry()
 
     async def refresh(self) -> bool:
         """Look at the files once; whether the context is a new one. Raises nothing: it logs what cannot be used."""
@@ -108,8 +109,22 @@ class ServerContexts:
             await asyncio.sleep(min(refresh_s, AGAIN_S) if self._bad else refresh_s)
             try:
                 await self.refresh()
+                self._tell_of_expiry()
             except Exception:  # of any kind: without the next look a certificate would expire
                 logger.exception("the files for TLS could not be looked at; the next look follows")
+
+    def _tell_of_expiry(self) -> None:
+        """Log a certificate that expires soon, or has expired: at once, and then once a day."""
+        now_ms = self._env.clock.now_ms()
+        if self._expires_ms - now_ms > EXPIRES_SOON_MS or now_ms < self._told_ms + DAY_MS:
+            return
+        self._told_ms = now_ms
+        if self._expires_ms <= now_ms:
+            text = "the certificate %s has expired: clients refuse it until you replace the file"
+            logger.error(text, self._tls.certificate)
+        else:
+            days = (self._expires_ms - now_ms) / DAY_MS
+            logger.warning("the certificate %s expires in %.1f days: replace the file", self._tls.certificate, days)
 
     async def _look(self) -> bool:
         read: str = await self._env.offload.run(_digest, self._env, self._tls.paths)
@@ -122,6 +137,7 @@ class ServerContexts:
         if replaces and expires_ms <= now_ms < self._expires_ms:
             raise BadTlsFiles(f"the new certificate {self._tls.certificate} has expired: write a valid one")
         self._current, self._read, self._expires_ms, self._bad = context, read, expires_ms, ""
+        self._told_ms = -DAY_MS
         if replaces:
             logger.info("new connections get the new certificate of %s", self._tls.certificate)
         return True

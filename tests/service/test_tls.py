@@ -394,6 +394,19 @@ def serial(host: str, port: int) -> int:
     return x509.load_der_x509_certificate(shown).serial_number
 
 
+@pytest.mark.parametrize("face", FACES)
+def test_a_producer_follows_its_topic_to_another_broker_with_tls(tmp_path: Path, face: str) -> None:
+    with running(tmp_path, brokers=2, broker_tls_only=True) as kit, kit.side(face, kit.url(PLAIN)) as side:
+        consumer = side.client.subscribe(TOPICS[0], "readers")
+        producer = side.client.create_producer(TOPICS[0])
+        producer.send(b"before")
+        owner = kit.cluster.owner(TOPICS[0])
+        kit.cluster.run(kit.cluster.stop_broker(owner))
+        producer.send(b"behind")
+        assert kit.cluster.owner(TOPICS[0]) != owner
+        assert set(side.values(consumer, 2)) == {b"before", b"behind"}
+
+
 def test_a_broker_whose_files_make_no_certificate_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"missing\.pem cannot be read"):
         with running(tmp_path, broker_tls_only=True, tls_certificate_path=str(tmp_path / "missing.pem")):

@@ -32,6 +32,19 @@ def env():
     made.close()
 
 
+class SettableClock:
+    """A clock that a test moves."""
+
+    def __init__(self, now_ms: int) -> None:
+        self.now = now_ms
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def cpu_s(self) -> float:
+        return 0.0
+
+
 @pytest.fixture
 def authority(tmp_path: Path) -> TestAuthority:
     return TestAuthority(tmp_path)
@@ -241,6 +254,19 @@ async def test_an_expired_certificate_replaces_no_valid_one(env, authority, capl
     caplog.clear()
     await ServerContexts(env, server_tls(pair)).open()
     assert "has expired: clients refuse it" in caplog.text, "a start goes on: it may be mended meanwhile"
+
+
+async def test_a_certificate_that_expires_soon_is_told_of_once_a_day(env, authority, caplog):
+    clock = SettableClock(env.clock.now_ms())
+    contexts = ServerContexts(replace(env, clock=clock), server_tls(authority.issue("server", days=10)))
+    await contexts.open()
+    assert not caplog.records
+    for hours, level in [(3 * 24 + 1, logging.WARNING), (1, None), (23, logging.WARNING), (6 * 24, logging.ERROR)]:
+        caplog.clear()
+        clock.now += hours * 3_600_000
+        contexts._tell_of_expiry()
+        assert [one.levelno for one in caplog.records] == ([level] if level is not None else []), hours
+    assert "has expired: clients refuse it" in caplog.text
 
 
 async def test_the_files_are_looked_at_again_by_themselves(env, authority, monkeypatch):
