@@ -20,6 +20,7 @@ from ..runtime.ray_calls import find_actor
 from ..runtime.rpc.connection import Locate
 from ..runtime.rpc.keys import NodeKeys, ReadCredentials
 from ..runtime.tls_contexts import tls_of_process
+from ..runtime.token_file import VARIABLE, token_of_process
 
 T = TypeVar("T")
 
@@ -122,6 +123,12 @@ async def ask_admin(
     """
     data = None if body is None else json.dumps(body).encode()
     headers = {} if data is None else {"Content-Type": "application/json"}
+    try:
+        token = token_of_process()
+    except (OSError, ValueError) as error:
+        raise ClusterError(f"the file of {VARIABLE} cannot be read: {error}") from error
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
     request = urllib.request.Request(url, data, headers, method=method)
     return await asyncio.to_thread(_answer, request, accepted, timeout_s)
 

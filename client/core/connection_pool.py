@@ -1,6 +1,7 @@
 """The connections of one client, shared by address."""
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -8,6 +9,8 @@ from ...protocol.addresses import Address
 from ...protocol.errors import AlreadyClosed
 from ...runtime.tasks import Tasks
 from ...runtime.tls_contexts import ClientContexts
+from ...runtime.token_file import VARIABLE
+from .authentication import AuthenticationOfProcess
 from .configuration import ClientConfiguration
 from .connection import ClientConnection, connect
 from .ray_credentials import RayAuthentication
@@ -28,7 +31,9 @@ class ConnectionPool:
         """Those of TLS, if the service URL asks for it."""
         self._configuration = configuration
         self._authentication = configuration.authentication
-        if self._authentication is None and configuration.service_url is None:
+        if self._authentication is None and os.environ.get(VARIABLE):
+            self._authentication = AuthenticationOfProcess()
+        elif self._authentication is None and configuration.service_url is None:
             self._authentication = RayAuthentication()
         self._connections: dict[tuple[Address, Address | None], ClientConnection] = {}
         self._connecting: dict[tuple[Address, Address | None], asyncio.Task[ClientConnection]] = {}

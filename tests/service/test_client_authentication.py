@@ -15,6 +15,7 @@ import pytest
 
 import magnetar
 from magnetar.actors.security.passwords import HASHES
+from magnetar.runtime.token_file import VARIABLE
 from support.servers.embedded_cluster import EmbeddedCluster
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -225,3 +226,17 @@ def test_an_admin_of_a_tenant_does_everything_below_it_and_nothing_else(cluster:
             client.create_producer(TOPIC)
     assert status(admin, "/admin/v2/tenants/shop", "POST", {"adminRoles": []}, **bearer("admin")) == 204
     assert status(admin, "/admin/v2/namespaces/shop/sales", **bearer("boss")) == 403
+
+
+def test_a_process_has_a_token_in_a_file(
+    cluster: EmbeddedCluster, admin: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(token("admin"))
+    monkeypatch.setenv(VARIABLE, str(file))
+    with magnetar.Client(cluster.service_url) as client:
+        client.create_producer(f"{TOPIC}-of-process").send(b"one")
+    assert magnetar.to_arrow(f"{TOPIC}-of-process", admin_url=admin).num_rows == 1
+    file.write_text(token("consumer"))
+    with pytest.raises(magnetar.MagnetarError, match="403"):
+        magnetar.to_arrow(f"{TOPIC}-of-process", admin_url=admin)
