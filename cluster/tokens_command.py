@@ -94,11 +94,14 @@ def create(
     algorithm: Annotated[
         str | None, typer.Option("-a", "--signature-algorithm", help="By default HS256, RS256 or the curve's.")
     ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file to write. Without it the token is printed.")
+    ] = None,
     headers: Annotated[
         list[str] | None, typer.Option("-hs", "--headers", metavar="NAME=VALUE", help="A header; repeat it for more.")
     ] = None,
 ) -> None:
-    """Make a token of a role, and print it."""
+    """Make a token of a role, and print it, or write it to a file."""
     from .token_making import signed
 
     with clear_errors():
@@ -109,7 +112,11 @@ def create(
         for one in headers or ():
             name, _, value = one.partition("=")
             more[name] = value
-        print(signed(claims, more, secret_key, private_key, algorithm))
+        token = signed(claims, more, secret_key, private_key, algorithm)
+        if output is None:
+            print(token)
+        else:
+            _write(output, token.encode())
 
 
 @tokens_app.command()

@@ -446,8 +446,8 @@ ACTIONS = WordSet(AuthAction)
 class PermissionRoutes:
     """The admin's paths of permissions: which roles may use a namespace, its topics, and its subscriptions.
 
-    They are stored as the policy `auth_policies` of the namespace. Brokers do not check them yet, as a Pulsar without
-    authorization does not. Statuses are Pulsar's 4.2.4, with three exceptions. A word that is no action is refused
+    They are stored as the policy `auth_policies` of the namespace, and count with `authorizationEnabled`. Statuses are
+    Pulsar's 4.2.4, with three exceptions. A word that is no action is refused
     (400), where Pulsar stores null. So is a grant to a topic without a body. A subscription without grants is 404, not
     500.
     """
@@ -474,11 +474,11 @@ class PermissionRoutes:
     # -- namespaces and subscriptions ----------------------------------------------------------------------------
 
     async def of_namespace(self, request: web.Request) -> web.Response:
-        """Return which actions each role may take in a namespace. Brokers do not check it yet."""
+        """Return which actions each role may take in a namespace."""
         return json_answer((await self._grants(namespace_of(request))).get(OF_NAMESPACE, {}))
 
     async def grant_namespace(self, request: web.Request) -> web.Response:
-        """Set which actions a role may take in a namespace. Body: a list of actions. Brokers do not check it yet."""
+        """Set which actions a role may take in a namespace. Body: a list of actions."""
         role, actions = request.match_info["role"], await _actions(request)
         return await self._change(namespace_of(request), OF_NAMESPACE, lambda roles: roles.update({role: actions}))
 
@@ -488,11 +488,11 @@ class PermissionRoutes:
         return await self._change(namespace_of(request), OF_NAMESPACE, lambda roles: roles.pop(role, None))
 
     async def of_subscriptions(self, request: web.Request) -> web.Response:
-        """Return which roles may use each subscription of a namespace. Brokers do not check it yet."""
+        """Return which roles may use each subscription of a namespace."""
         return json_answer((await self._grants(namespace_of(request))).get(OF_SUBSCRIPTIONS, {}))
 
     async def grant_subscription(self, request: web.Request) -> web.Response:
-        """Set which roles may use a subscription. Body: a list of roles. Brokers do not check it yet."""
+        """Set which roles may use a subscription. Body: a list of roles."""
         name, roles = request.match_info["subscription_name"], await json_body(request)
         if not TextSet().fits(roles):
             raise web.HTTPBadRequest(text="the body must be a list of roles")
@@ -513,7 +513,7 @@ class PermissionRoutes:
     # -- topics --------------------------------------------------------------------------------------------------
 
     async def of_topic(self, request: web.Request) -> web.Response:
-        """Return which actions each role may take at a topic, also by its namespace. Brokers do not check it yet."""
+        """Return which actions each role may take at a topic, also by its namespace."""
         topic = topic_of(request)
         await self._ask.partitions(topic=topic.full)
         grants = await self._grants(topic.namespace)
@@ -523,7 +523,7 @@ class PermissionRoutes:
         return json_answer(shown)
 
     async def grant_topic(self, request: web.Request) -> web.Response:
-        """Set which actions a role may take at a topic. Body: a list of actions. Brokers do not check it yet."""
+        """Set which actions a role may take at a topic. Body: a list of actions."""
         role, actions = request.match_info["role"], await _actions(request)
         return await self._change_topic(request, lambda roles: roles.update({role: actions}))
 

@@ -1,7 +1,6 @@
 """The policy `auth_policies`: which roles may use a namespace, its topics, and its subscriptions.
 
-Brokers do not check roles yet, as a Pulsar without authorization does not. The grants are stored, so that scripts which
-set them work, and that they count from the day on which brokers check roles.
+They count with `authorizationEnabled`; see `actors.security.authorization`.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The commands of `namespaces`, without those of single policies, and the commands of permissions.
 
-Brokers do not check permissions yet.
+Permissions count with `authorizationEnabled`.
 """
 
 from .arguments import FORCE, NAMESPACE, TENANT, TOPIC, Argument, ArgumentPlace, choice, option
@@ -19,8 +19,8 @@ _ACTIONS = Argument(
 )
 _ROLES = Argument("roles", "The roles.", ("-r", "--roles"), ArgumentPlace.BODY, many=True)
 _SUBSCRIPTION = Argument("subscription_name", "The subscription.", ("-s", "--subscription"))
-_LIST = "Show which roles may do what. Brokers do not check it yet."
-_GRANT = "Let a role take actions. Brokers do not check it yet."
+_LIST = "Show which roles may do what."
+_GRANT = "Let a role take actions."
 _REVOKE = "Let a role take no action."
 
 NAMESPACE_PERMISSIONS = (
@@ -35,7 +35,7 @@ NAMESPACE_PERMISSIONS = (
     ),
     Command(
         "namespaces grant-subscription-permission",
-        "Let roles use a subscription. Brokers do not check it yet.",
+        "Let roles use a subscription.",
         f"POST {_NAMESPACE_PATH}/subscription/{{subscription_name}}",
         (NAMESPACE, _SUBSCRIPTION, _ROLES),
     ),

@@ -282,6 +282,37 @@ def test_quickstart_and_migration_work_from_start_to_stop(tmp_path: Path, capsys
         type_in(QUICKSTART, "stop")
 
 
+def _shell(place: Path, text: str) -> str:
+    """What commands print, in a shell that knows of no Ray and has a data directory of its own."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    path = f"{Path(sys.executable).parent}:{kept['PATH']}"
+    environment = {**kept, "PATH": path, "MAGNETAR_DATA_DIR": str(place / "data"), "RAY_USAGE_STATS_ENABLED": "0"}
+    words = ["bash", "-euc", text]
+    done = subprocess.run(
+        words, env=environment, cwd=place, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def test_the_commands_and_the_example_for_tokens_work_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in one shell, as they stand there but for the ports."""
+    port = str(free_ports("127.0.0.1", 1)[0])
+    script = "\n".join(commands(SECURITY, "tokens"))
+    script = script.replace("start --detach", f"start --detach --brokers 1 --port {port} --admin-port 0")
+    try:
+        assert "1 messages successfully produced" in _shell(tmp_path, script.replace(":6650", f":{port}"))
+        monkeypatch.chdir(tmp_path)
+        code = document_examples.example(SECURITY, "token").replace(":6650", f":{port}")
+        exec(compile(code, SECURITY, "exec"), {"magnetar": magnetar})
+        with pytest.raises(magnetar.AuthenticationError):
+            magnetar.Client(f"pulsar://127.0.0.1:{port}").create_producer("orders")
+    finally:
+        _shell(tmp_path, "magnetar stop")
+
+
 def test_the_commands_and_the_example_for_tls_work_from_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,25 +322,13 @@ def test_the_commands_and_the_example_for_tls_work_from_nothing(
     script = "\n".join(commands(SECURITY, "tls")).replace("start", f"{start} --port 0 --admin-port 0")
     for printed, free in ports.items():
         script = script.replace(f":{printed}", f":{free}")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    path = f"{Path(sys.executable).parent}:{kept['PATH']}"
-    environment = {**kept, "PATH": path, "MAGNETAR_DATA_DIR": str(tmp_path / "data"), "RAY_USAGE_STATS_ENABLED": "0"}
-
-    def shell(text: str) -> str:
-        words = ["bash", "-euc", text]
-        done = subprocess.run(
-            words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
     try:
-        assert "persistent://public/default/my-topic" in shell(script)
+        assert "persistent://public/default/my-topic" in _shell(tmp_path, script)
         monkeypatch.chdir(tmp_path)
         code = document_examples.example(SECURITY, "tls").replace("localhost:6651", f"localhost:{ports['6651']}")
         exec(compile(code, SECURITY, "exec"), {"magnetar": magnetar})
     finally:
-        shell("magnetar stop")
+        _shell(tmp_path, "magnetar stop")
 
 
 def _keep(service_url: str, topic: str, payloads: list[bytes]) -> None:

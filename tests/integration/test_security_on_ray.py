@@ -28,6 +28,7 @@ def secure(start_cluster: StartCluster, tmp_path: Path) -> RayCluster:
     return start_cluster(tmp_path / "data", settings=settings, **SMALLEST)
 
 
+@pytest.mark.promise("30.32")
 def test_a_client_that_finds_the_cluster_through_ray_gets_a_credential(secure: RayCluster) -> None:
     with magnetar.Client() as client:
         consumer = client.subscribe("secure", "s")

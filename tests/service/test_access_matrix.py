@@ -74,6 +74,7 @@ def path_of(route: Route) -> str:
     return "/".join(NAMES[name] if name else part for name, part in zip(parts, route.path.split("/"), strict=True))
 
 
+@pytest.mark.promise("30.31")
 @pytest.mark.parametrize("name", CASES)
 def test_a_path_is_served_to_those_who_may(admin: str, name: str) -> None:
     case = CASES[name]

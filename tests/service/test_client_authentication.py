@@ -56,6 +56,7 @@ def grant(cluster: EmbeddedCluster, role: str, *actions: str) -> None:
     cluster.run(cluster.coordinator_call("set_policy", namespace="public/default", policy="auth_policies", value=value))
 
 
+@pytest.mark.promise("30.29", "31.28")
 def test_a_token_lets_a_role_do_what_it_is_granted(cluster: EmbeddedCluster) -> None:
     with (
         magnetar.Client(cluster.service_url, magnetar.AuthenticationToken(token("producer"))) as publisher,
@@ -70,6 +71,7 @@ def test_a_token_lets_a_role_do_what_it_is_granted(cluster: EmbeddedCluster) -> 
             reader.create_producer(TOPIC)
 
 
+@pytest.mark.promise("30.29")
 def test_the_official_client_works_with_tokens_and_passwords(cluster: EmbeddedCluster) -> None:
     for authentication in (
         pulsar.AuthenticationToken(token("admin")),
@@ -84,6 +86,7 @@ def test_the_official_client_works_with_tokens_and_passwords(cluster: EmbeddedCl
             client.close()
 
 
+@pytest.mark.promise("30.29")
 @pytest.mark.parametrize(
     ("authentication", "reason"),
     [
@@ -106,6 +109,7 @@ def test_others_are_refused(
         assert time.monotonic() - began < 5, "nothing is tried again"
 
 
+@pytest.mark.promise("30.30")
 def test_a_token_is_renewed_under_load_and_nothing_is_lost(cluster: EmbeddedCluster) -> None:
     given: list[float] = []
 
@@ -140,6 +144,7 @@ def test_a_pattern_takes_the_topics_of_a_namespace_that_the_role_may_list(cluste
             assert consumer.receive(10_000).data() == b"one"
 
 
+@pytest.mark.promise("30.31", "32.6")
 def test_a_revocation_reaches_connected_clients_within_a_second(cluster: EmbeddedCluster) -> None:
     topic = f"{TOPIC}-revoked"
     grant(cluster, "guest", "produce", "consume")
@@ -207,6 +212,7 @@ def test_roles_reach_the_paths_of_their_permissions(admin: str) -> None:
     assert status(admin, "/admin/v2/persistent/public/default/missing/stats", **bearer("nobody")) == 403
 
 
+@pytest.mark.promise("32.6")
 def test_an_admin_of_a_tenant_does_everything_below_it_and_nothing_else(cluster: EmbeddedCluster, admin: str) -> None:
     made = {"adminRoles": ["boss"], "allowedClusters": ["standalone"]}
     assert status(admin, "/admin/v2/tenants/shop", "PUT", made, **bearer("boss")) == 403

@@ -44,6 +44,7 @@ def test_loopback_is_what_only_this_machine_reaches(host: str, expected: bool) -
     assert is_loopback(host) is expected
 
 
+@pytest.mark.promise("30.33")
 @pytest.mark.parametrize(
     ("options", "refused"),
     [

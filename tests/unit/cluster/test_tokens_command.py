@@ -34,7 +34,8 @@ def test_a_key_pair_signs_with_one_and_checks_with_the_other(tmp_path: Path, alg
     private, public, file = tmp_path / "private", tmp_path / "public", tmp_path / "token"
     tokens("create-key-pair", "--output-private-key", private, "--output-public-key", public, "-a", algorithm)
     assert stat.S_IMODE(private.stat().st_mode) == 0o600
-    file.write_text(tokens("create", "-s", "bob", "-pk", f"file://{private}", "--headers", "kid=1").output)
+    tokens("create", "-s", "bob", "-pk", f"file://{private}", "--headers", "kid=1", "--output", file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert json.loads(tokens("validate", "-f", file, "-pk", public, "-a", algorithm).output) == {"sub": "bob"}
     assert json.loads(tokens("show", "-f", file).output.splitlines()[0])["kid"] == "1"
     other = tokens("validate", "-f", file, "-sk", public)

@@ -245,6 +245,7 @@ CASES = [
 """This broker is alone, and cannot serve a topic list watcher: tests of services show that one is served."""
 
 
+@pytest.mark.promise("30.31")
 @pytest.mark.parametrize(("role", "name"), CASES)
 async def test_a_command_needs_a_permission(role: str, name: str) -> None:
     command, users = COMMANDS[name]
@@ -266,6 +267,7 @@ async def test_a_command_needs_a_permission(role: str, name: str) -> None:
             assert "AuthorizationError" in refusals[0] and not front.topics.loaded
 
 
+@pytest.mark.promise("30.31")
 async def test_a_revocation_ends_producers_consumers_and_watchers_at_once() -> None:
     async with guarded() as front:
         grant(front, 1, both=["produce", "consume"], other=["produce"])

@@ -65,6 +65,7 @@ async def test_without_authentication_nobody_is_asked() -> None:
     assert found.principal == NOBODY
 
 
+@pytest.mark.promise("30.29")
 async def test_a_class_of_ones_own_says_who_it_is() -> None:
     found = await made().connect(connect("alice"), PEER)
     assert found.principal == Principal("alice") and found.own == Credential("alice")
