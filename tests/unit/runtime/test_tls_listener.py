@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import os
+import random
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -231,6 +233,58 @@ def test_probes_that_connect_and_leave_are_no_trouble(tmp_path, new_loop, caplog
                 while kit.listener._under_way:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+    run(new_loop, main())
+
+
+def hello() -> bytes:
+    """What a client begins a handshake with."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+async def say_nonsense(kit: Kit, chance: random.Random, begin: bytes) -> None:
+    """A handshake with wrong bytes, or a part of one, or other bytes, and one of three ends."""
+    kind = chance.randrange(3)
+    if kind == 0:
+        said = b"\x16" + chance.randbytes(chance.randrange(400))
+    elif kind == 1:
+        said = begin[: chance.randrange(1, len(begin))]
+    else:
+        wrong = bytearray(begin)
+        for _ in range(chance.randrange(1, 8)):
+            wrong[chance.randrange(1, len(wrong))] = chance.randrange(256)
+        said = bytes(wrong)
+    reader, writer = await kit.connect_without_tls()
+    writer.write(said)
+    if chance.random() < 0.5:
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(reader.read(10_000), 0.05)
+    end(writer)
+
+
+@LOOPS
+def test_nonsense_in_handshakes_leaves_nothing_behind(tmp_path, new_loop):
+    async def main() -> None:
+        unhandled: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        chance, begin = random.Random(7), hello()
+        async with listening(tmp_path) as kit:
+            await say_nonsense(kit, chance, begin)  # uvloop opens descriptors of its own when it needs them
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(10):
+                await asyncio.gather(*(say_nonsense(kit, chance, begin) for _ in range(30)))
+            async with asyncio.timeout(20):
+                while kit.listener._under_way or len(os.listdir("/proc/self/fd")) > before:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+            assert not kit.made and not unhandled
+            reader, writer = await kit.connect()
+            writer.write(b"in")
+            assert await reader.readexactly(2) == b"in"
+            end(writer)
 
     run(new_loop, main())
 
