@@ -12,7 +12,7 @@ import pytest
 
 from magnetar.client.core import discovery
 from magnetar.client.core.configuration import ClientConfiguration
-from magnetar.protocol.errors import ClusterError, ConnectError
+from magnetar.protocol.errors import ClusterError, ConnectError, TlsError
 from magnetar.runtime.environment import Environment
 
 
@@ -139,3 +139,17 @@ def test_a_coordinator_that_does_not_answer_is_asked_again(ray: Ray) -> None:
     with pytest.raises(ConnectError, match="does not answer") as away:
         discovery.find_service_url()
     assert away.value.retriable
+
+
+def test_a_client_that_wants_tls_gets_the_ports_for_it(ray: Ray) -> None:
+    ray.start_cluster()
+    with pytest.raises(TlsError, match="the cluster has no TLS: set brokerServicePortTls"):
+        discovery.find_service_url(tls=True)  # nor does an older coordinator tell any
+    ray.answer = {
+        "service_urls": ["pulsar://10.0.0.1:6650", "pulsar://10.0.0.2:6652"],
+        "service_urls_tls": ["pulsar+ssl://10.0.0.1:6651", "pulsar+ssl://10.0.0.2:7652"],
+    }
+    assert discovery.find_service_url() == "pulsar://10.0.0.1:6650,10.0.0.2:6652"
+    assert discovery.find_service_url(tls=True) == "pulsar+ssl://10.0.0.1:6651,10.0.0.2:7652"
+    ray.answer = {"service_urls": ["pulsar+ssl://10.0.0.1:6650"], "service_urls_tls": ["pulsar+ssl://10.0.0.1:6650"]}
+    assert discovery.find_service_url() == "pulsar+ssl://10.0.0.1:6650"
