@@ -544,9 +544,7 @@ class ServerConnection(asyncio.Protocol):
         if guarded is not None:
             try:
                 check_command(kind, content)
-                if self.host.authorization.enabled:
-                    for need, scope in guarded.asks(content):
-                        self.host.authorization.check(self.principal, need, scope)
+                self.check(guarded.asks(content))
             except MagnetarError as error:
                 self._refuse(kind, content, error)
             else:
@@ -568,6 +566,13 @@ class ServerConnection(asyncio.Protocol):
         if "request_id" not in content.DESCRIPTOR.fields_by_name:
             raise ProtocolError(f"the client sent a {FIELD_OF_TYPE[kind]} that is refused: {error}") from error
         self.write(refusal(kind, content.request_id, server_error_code(error), str(error)))  # type: ignore[attr-defined]
+
+    def check(self, asked: Asked) -> None:
+        """Raise AuthorizationError unless the client may do all that, ServiceUnitNotReady while nobody knows."""
+        authorization = self.host.authorization
+        if authorization.enabled:
+            for need, scope in asked:
+                authorization.check(self.principal, need, scope)
 
     def permits(self, asked: Asked) -> bool:
         """Whether the client may do all that."""

@@ -173,6 +173,11 @@ class ConsumerCommands(CommandFamily):
         if cancelled or connection.closed:
             subscription.detach(consumer)
             return None
+        try:
+            connection.check(_asked(command))  # it may have been revoked meanwhile
+        except MagnetarError:
+            subscription.detach(consumer)
+            raise
         self.consumers[command.consumer_id] = Attached(consumer, subscription)
         return encode(CommandSuccess(request_id=command.request_id))
 

@@ -128,6 +128,11 @@ class ProducerCommands(CommandFamily):
         if cancelled or connection.closed:
             topic.publishing.remove_producer(producer)
             return None
+        try:
+            connection.check(_asked(command))  # it may have been revoked meanwhile
+        except MagnetarError:
+            topic.publishing.remove_producer(producer)
+            raise
         self._departed.pop(producer_id, None)
         if ready:
             answer = self._attached(command, producer)

@@ -286,6 +286,27 @@ async def test_a_revocation_ends_producers_consumers_and_watchers_at_once() -> N
         assert len(front.topic.publishing.producers) == 1 and not peer.ended.is_set()
 
 
+@pytest.mark.parametrize("kind", ["producer", "consumer"])
+async def test_a_revocation_while_a_producer_or_consumer_is_created_counts(kind: str) -> None:
+    async with guarded() as front:
+        grant(front, 1, both=["produce", "consume"])
+        peer = await connected(front, "both")
+        front.open_gate.clear()
+        if kind == "producer":
+            peer.send(CommandProducer(topic=TOPIC, producer_id=1, request_id=5))
+        else:
+            peer.send(
+                CommandSubscribe(
+                    topic=TOPIC, subscription="s", subType=CommandSubscribe.Shared, consumer_id=1, request_id=5
+                )
+            )
+        await until(lambda: bool(front.opened))
+        grant(front, 2)
+        front.open_gate.set()
+        assert (await peer.expect(BaseCommand.ERROR, request_id=5)).error == ServerError.AuthorizationError
+        assert not front.topic.in_use
+
+
 async def test_who_is_no_longer_an_admin_of_a_tenant_loses_his_producers() -> None:
     async with guarded() as front:
         front.topics.policies.take([("public", 1, {"adminRoles": ["boss"]})])
