@@ -17,6 +17,8 @@ FILE_SIZE_MAX_BYTES = 16 << 20
 FILES_KEPT = 3
 """Older files of a process, beside the one that it writes."""
 
+AUDIT_LOGGER = "magnetar.audit"
+"""Its records are lines of JSON. They go to a file of their own, and nowhere else."""
 CONTINUED = "  | "
 """In front of every line that is not the first one of its record."""
 
@@ -55,8 +57,16 @@ def log_to_stderr(level: int = logging.INFO, text: str = FORMAT) -> None:
     logging.basicConfig(level=level, handlers=[handler])
 
 
-def log_to_file(path: str, text: str = FORMAT) -> None:
-    """Have this process write its log to `path`, too, which only its user may read.
+def audit_to_file(path: str) -> None:
+    """Have this process write the records of `AUDIT_LOGGER` to `path`, as `log_to_file` writes the others."""
+    audit = logging.getLogger(AUDIT_LOGGER)
+    audit.setLevel(logging.INFO)
+    audit.propagate = False
+    log_to_file(path, "%(message)s", audit)
+
+
+def log_to_file(path: str, text: str = FORMAT, source: logging.Logger | None = None) -> None:
+    """Have this process write its log to `path`, too, which only its user may read. By default all of it.
 
     The file is renamed to `path.1` when it has `FILE_SIZE_MAX_BYTES`, and the oldest of `FILES_KEPT` is removed. A file
     that cannot be written stops no process: the log says so on standard error.
@@ -70,7 +80,7 @@ def log_to_file(path: str, text: str = FORMAT) -> None:
         )
         return
     handler.setFormatter(LineFormatter(text))
-    logging.getLogger().addHandler(handler)
+    (source or logging.getLogger()).addHandler(handler)
 
 
 class _PrivateRotatingFile(logging.handlers.RotatingFileHandler):

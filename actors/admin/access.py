@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
-from ...protocol.errors import AuthenticationError
+from ...protocol.errors import AuthenticationError, AuthorizationError
+from ..security.audit import AuditLog
 from ..security.authentication import NONE, ClientAuthentication, Proof
 from ..security.authorization import Authorization, Level, Scope
 from ..security.credentials import NOBODY, Peer, Principal
@@ -24,6 +25,7 @@ from .routes import Route, RouteHandler
 METHOD_HEADER = "X-Pulsar-Auth-Method-Name"
 ORIGINAL_HEADER = "X-Original-Principal"
 AUTHORIZATION_HEADER = "Authorization"
+READS = frozenset({"GET", "HEAD"})
 SUBSCRIPTIONS = ("subscription", "subscription_name")
 """The parameters that name a subscription."""
 
@@ -31,9 +33,10 @@ SUBSCRIPTIONS = ("subscription", "subscription_name")
 class Access:
     """See the module."""
 
-    def __init__(self, authentication: ClientAuthentication, authorization: Authorization) -> None:
+    def __init__(self, authentication: ClientAuthentication, authorization: Authorization, audit: AuditLog) -> None:
         self._authentication = authentication
         self._authorization = authorization
+        self._audit = audit
 
     def guarded(self, route: Route) -> RouteHandler:
         """What serves a path after it is decided that the caller may.
@@ -42,13 +45,25 @@ class Access:
         """
 
         async def decide(request: web.Request) -> web.StreamResponse:
-            if route.need.level is not Level.OPEN:
-                principal = await self.principal(request)
-                if self._authorization.enabled:
-                    self._authorization.check(principal, route.need, scope_of(request))
+            principal = NOBODY
+            try:
+                if route.need.level is not Level.OPEN:
+                    principal = await self.principal(request)
+                    if self._authorization.enabled:
+                        self._authorization.check(principal, route.need, scope_of(request))
+            except (AuthenticationError, AuthorizationError) as error:
+                self._tell(principal, request, str(error))
+                raise
+            if request.method not in READS:
+                self._tell(principal, request)
             return await route.handler(request)
 
         return decide
+
+    def _tell(self, principal: Principal, request: web.Request, refused: str = "") -> None:
+        self._audit.tell(
+            principal, f"/{request.remote or 'unknown'}", request.method, request.rel_url.raw_path, refused
+        )
 
     async def principal(self, request: web.Request) -> Principal:
         """In whose name a request comes. Raises AuthenticationError, AuthorizationError."""

@@ -46,9 +46,10 @@ from ..members.feeds import NO_FEEDS, Feeds
 from ..members.peer_calls import MemberCalls
 from ..policies.effective import EffectivePolicies
 from ..policies.watch import PolicyWatch
+from ..security.audit import AuditLog
 from ..security.authentication import ClientAuthentication
 from ..security.authorization import CONSUME, TOPIC_ADMIN, TOPIC_USER, Authorization
-from .access import Access
+from .access import READS, Access
 from .broker_routes import BrokerRoutes
 from .cluster_routes import ClusterRoutes, DesiredRoutes, ReadingRoutes
 from .message_routes import MessageRoutes
@@ -126,7 +127,6 @@ def add_routes(application: web.Application, routes: Iterable[Route], guarded: C
 
 
 ALLOWED_HOSTS_SETTING = "webServiceAllowedHosts"
-READS = frozenset({"GET", "HEAD"})
 OWN_SITE = frozenset({"", "none", "same-origin"})
 
 
@@ -341,7 +341,8 @@ class AdminService:
         """The permissions of all namespaces and tenants."""
         self._watch.begin_session()
         self._authentication = ClientAuthentication(env, settings, keys.client_key)
-        self._access = Access(self._authentication, Authorization.of_settings(settings, self._watch))
+        audit = AuditLog(env, settings, ADMIN_ID)
+        self._access = Access(self._authentication, Authorization.of_settings(settings, self._watch), audit)
         feeds = Feeds(policies=self._watch) if settings.authorization_enabled else NO_FEEDS
         self._coordinator = CoordinatorClient(env, identity, keys, settings, locate_coordinator, feeds)
         self._brokers = MemberCalls(env, identity, keys, self._find_broker, BrokerContract)

@@ -45,6 +45,7 @@ from ..members.matched_topics import MatchedLists
 from ..members.topic_lookup import Lookups
 from ..members.topic_watch import TopicWatch
 from ..schemas.registry import SchemaRegistry
+from ..security.audit import AuditLog
 from ..security.authentication import ClientAuthentication
 from ..security.authorization import Authorization
 from ..topics.loaded_topics import Topic, Topics
@@ -234,6 +235,7 @@ class BrokerService:
         self.topics.policies.on_permissions = self._permissions_changed
         self.authentication = ClientAuthentication(env, settings, keys.client_key)
         self.authorization = Authorization.of_settings(settings, self.topics.policies)
+        self.audit = AuditLog(env, settings, broker_id)
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()

@@ -546,6 +546,8 @@ class ServerConnection(asyncio.Protocol):
                 check_command(kind, content)
                 self.check(guarded.asks(content))
             except MagnetarError as error:
+                if isinstance(error, AuthorizationError):
+                    self.audit(FIELD_OF_TYPE[kind], str(getattr(content, "topic", "")), str(error))
                 self._refuse(kind, content, error)
             else:
                 guarded.handler(content)
@@ -573,6 +575,10 @@ class ServerConnection(asyncio.Protocol):
         if authorization.enabled:
             for need, scope in asked:
                 authorization.check(self.principal, need, scope)
+
+    def audit(self, action: str, target: str, refused: str = "") -> None:
+        """The client did something to a target, or it was refused to it."""
+        self.host.audit.tell(self.principal, self.remote_address, action, target, refused)
 
     def permits(self, asked: Asked) -> bool:
         """Whether the client may do all that."""
@@ -614,6 +620,7 @@ class ServerConnection(asyncio.Protocol):
         """The client's credential is refused, or is over."""
         if not self.closed:
             logger.warning("%s is not authenticated, and its connection ends: %s", self.remote_address, error)
+            self.audit("connect", "", str(error))
             self.error(BROKER_REQUEST_ID, error)
             self.close()
 
@@ -636,6 +643,7 @@ class ServerConnection(asyncio.Protocol):
         self.client_version = command.client_version
         self.principal = verified.principal
         if self.host.authentication.enabled:
+            self.audit("connect", "")
             self._renewal = self._renewal_of(command, verified)
         if self.closed:
             return  # the credential was over by then

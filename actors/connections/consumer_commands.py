@@ -178,6 +178,7 @@ class ConsumerCommands(CommandFamily):
         except MagnetarError:
             subscription.detach(consumer)
             raise
+        connection.audit("subscribe", f"{command.topic} {command.subscription}")
         self.consumers[command.consumer_id] = Attached(consumer, subscription)
         return encode(CommandSuccess(request_id=command.request_id))
 
@@ -288,6 +289,7 @@ class ConsumerCommands(CommandFamily):
         if attached is None:
             return
         subscription = attached.subscription
+        self._connection.audit("seek", f"{subscription.topic.name.full} {subscription.name}")
         if command.HasField("message_id"):
             position = position_of(command.message_id)
             moving = subscription.seek(position=position, ack_set=command.message_id.ack_set)
@@ -345,6 +347,7 @@ class ConsumerCommands(CommandFamily):
 
     async def _unsubscribe(self, attached: Attached, command: CommandUnsubscribe) -> bytes:
         consumer, subscription = attached
+        self._connection.audit("unsubscribe", f"{subscription.topic.name.full} {subscription.name}")
         await subscription.remove(consumer, force=command.force)
         self._drop(consumer)
         return encode(CommandSuccess(request_id=command.request_id))

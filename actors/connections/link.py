@@ -23,6 +23,7 @@ from ...runtime.tasks import Tasks
 from ..dispatch.consumer import AttachedConsumer
 from ..members.topic_lookup import Lookups
 from ..schemas.registry import SchemaRegistry
+from ..security.audit import AuditLog
 from ..security.authentication import ClientAuthentication
 from ..security.authorization import Authorization, Need, Scope
 from ..topics.loaded_topics import Topics
@@ -90,6 +91,7 @@ class ConnectionHost(Protocol):
     connection_limits: ConnectionLimits
     authentication: ClientAuthentication
     authorization: Authorization
+    audit: AuditLog
     requests: Tasks
     connections: "dict[ServerConnection, None]"
 

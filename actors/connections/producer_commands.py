@@ -133,6 +133,7 @@ class ProducerCommands(CommandFamily):
         except MagnetarError:
             topic.publishing.remove_producer(producer)
             raise
+        connection.audit("producer", command.topic)
         self._departed.pop(producer_id, None)
         if ready:
             answer = self._attached(command, producer)

@@ -93,6 +93,7 @@ class SchemaCommands(CommandFamily):
         self._connection.start(self._get_or_create(command), "get or create schema", failed)
 
     async def _get_or_create(self, command: CommandGetOrCreateSchema) -> bytes:
+        self._connection.audit("getOrCreateSchema", command.topic)
         host = self._connection.host
         definition = SchemaDefinition.of_wire(command.schema)
         topic = await host.topics.get(TopicName.parse(command.topic), create=False)

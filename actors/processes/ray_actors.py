@@ -66,7 +66,7 @@ class MemberActor:
     """A bookie, broker or admin as a Ray actor."""
 
     def __init__(self, plan: MemberPlan) -> None:
-        begin_process(plan.log_directory, plan.node.node_id)
+        begin_process(plan.log_directory, plan.node.node_id, audits=plan.settings.audit_log_enabled)
         self._plan = plan
         self._tasks = Tasks()
         self._reports = False

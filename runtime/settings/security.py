@@ -114,6 +114,13 @@ class SecuritySettings:
         "Whether `/metrics` asks for a credential.",
     )
 
+    audit_log_enabled: bool = setting(
+        "auditLogEnabled",
+        False,
+        "Whether brokers and the admin write who did what: lines of JSON in `NAME.audit.jsonl` beside their logs.",
+        origin="magnetar",
+    )
+
     def check_security(self) -> None:
         """Raises SettingError for what contradicts itself."""
         if self.authentication_enabled and not words(self.authentication_providers) and not self.anonymous_user_role:

@@ -1,6 +1,7 @@
 """A cluster on Ray that asks for credentials. Clients that find it through Ray get theirs by that, unstored."""
 
 import base64
+import json
 import os
 import pickle
 from pathlib import Path
@@ -24,6 +25,7 @@ def secure(start_cluster: StartCluster, tmp_path: Path) -> RayCluster:
         "tokenSecretKey": f"file://{tmp_path / 'key'}",
         "authorizationEnabled": "true",
         "superUserRoles": "ray",
+        "auditLogEnabled": "true",
     }
     return start_cluster(tmp_path / "data", settings=settings, **SMALLEST)
 
@@ -46,5 +48,13 @@ def test_a_client_that_finds_the_cluster_through_ray_gets_a_credential(secure: R
         assert not [name for name, value in environment.items() if "eyJ" in value]
     claims = token.split(b".")[1]
     assert b'"sub":"ray"' in base64.urlsafe_b64decode(claims + b"==")
+    logs = Path(secure.status()["log_directory"])
+    lines = [json.loads(line) for file in logs.glob("*.audit.jsonl") for line in file.read_text().splitlines()]
+    assert {(line["role"], line["action"], line["outcome"]) for line in lines} >= {
+        ("ray", "connect", "permitted"),
+        ("ray", "producer", "permitted"),
+        ("ray", "subscribe", "permitted"),
+    }
+    assert not [file for file in logs.iterdir() if b"eyJ" in file.read_bytes()], "no log has a token"
     with magnetar.Client(secure.service_url) as stranger, pytest.raises(magnetar.AuthenticationError):
         stranger.create_producer("secure")

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 import re
 import time
 import urllib.error
@@ -15,6 +16,7 @@ import pytest
 
 import magnetar
 from magnetar.actors.security.passwords import HASHES
+from magnetar.runtime.logs import AUDIT_LOGGER
 from magnetar.runtime.token_file import VARIABLE
 from support.servers.embedded_cluster import EmbeddedCluster
 
@@ -42,6 +44,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedCluste
         authorization_enabled=True,
         super_user_roles="admin",
         authentication_refresh_check_s=2,
+        audit_log_enabled=True,
     ) as running:
         grant(running, "producer", "produce")
         grant(running, "consumer", "consume")
@@ -199,6 +202,22 @@ def test_the_admin_asks_who_calls(admin: str) -> None:
     assert status(admin, path, Authorization="Basic %") == 401
     assert status(admin, path, Authorization="Digest x") == 401
     assert [status(admin, open_path) for open_path in ("/metrics", "/admin/v2/brokers/ready")] == [200, 200]
+
+
+def test_requests_that_change_something_are_told(admin: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, AUDIT_LOGGER)
+    path = "/admin/v2/namespaces/public/default/retention"
+    body = {"retentionTimeInMinutes": 1, "retentionSizeInMB": 1}
+    assert status(admin, path, "POST", body, **bearer("admin")) == 204
+    assert status(admin, path, "POST", body, **bearer("producer")) == 403
+    assert status(admin, path, **bearer("admin")) == 200
+    assert status(admin, path, "DELETE", **bearer("admin")) == 204
+    lines = [json.loads(record.message) for record in caplog.records if record.name == AUDIT_LOGGER]
+    assert [(line["role"], line["action"], line["target"], line["outcome"]) for line in lines] == [
+        ("admin", "POST", path, "permitted"),
+        ("producer", "POST", path, "refused"),
+        ("admin", "DELETE", path, "permitted"),
+    ]
 
 
 def test_roles_reach_the_paths_of_their_permissions(admin: str) -> None:

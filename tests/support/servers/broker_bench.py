@@ -14,6 +14,7 @@ from magnetar.actors.features.table import FEATURES
 from magnetar.actors.members.broker_addresses import Reach, reach
 from magnetar.actors.members.contracts_coordinator import BrokerInfo
 from magnetar.actors.schemas.registry import SchemaRegistry
+from magnetar.actors.security.audit import AuditLog
 from magnetar.actors.security.authentication import ClientAuthentication
 from magnetar.actors.security.authorization import Authorization
 from magnetar.actors.topics.loaded_topics import Topics
@@ -106,6 +107,7 @@ class BrokerFront:
         self.topics.policies.listing_ended()
         self.metadata = MemoryMetadataStore()
         self.schemas = SchemaRegistry(self.env, lambda: self.metadata)
+        self.audit = AuditLog(self.env, settings, "broker-1")
         self.connection_limits = ConnectionLimits(settings)
         self.brokers: list[BrokerInfo] = []
         self.forwards = Forwards(self.env, settings, lambda: self.brokers, lambda address: address[1] == self.port)

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -30,6 +32,7 @@ from magnetar.protocol.pulsar_pb2 import (
     ServerError,
 )
 from magnetar.runtime.environment import Environment
+from magnetar.runtime.logs import AUDIT_LOGGER
 from magnetar.runtime.settings.declarations import Settings
 from support.clients.wire_peer import WirePeer
 from support.servers.broker_bench import TOPIC, BrokerFront, broker_front, until
@@ -314,6 +317,27 @@ async def test_who_is_no_longer_an_admin_of_a_tenant_loses_his_producers() -> No
         await peer.producer(TOPIC, 1)
         front.topics.policies.take([("public", 2, {"adminRoles": []})])
         await peer.expect(BaseCommand.CLOSE_PRODUCER, producer_id=1)
+
+
+async def test_who_did_what_is_told_as_lines_of_json(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, AUDIT_LOGGER)
+    async with guarded(audit_log_enabled=True) as front:
+        grant(front, 1, writer=["produce"])
+        peer = await connected(front, "writer")
+        await peer.producer(TOPIC, 1)
+        peer.send(CommandSubscribe(topic=TOPIC, subscription="s", subType=0, consumer_id=1, request_id=9))
+        await peer.expect(BaseCommand.ERROR, request_id=9)
+        await refused(front, CommandConnect(client_version="x", auth_method_name="told", auth_data=b"wrong"))
+    lines = [json.loads(record.message) for record in caplog.records if record.name == AUDIT_LOGGER]
+    told = [(line["role"], line["action"], line["target"], line["outcome"]) for line in lines]
+    assert told == [
+        ("writer", "connect", "", "permitted"),
+        ("writer", "producer", TOPIC, "permitted"),
+        ("writer", "subscribe", TOPIC, "refused"),
+        ("", "connect", "", "refused"),
+    ]
+    assert lines[2]["reason"].startswith("writer may not consume") and lines[0]["member"] == "broker-1"
+    assert lines[0]["time"].endswith("+00:00") and lines[0]["address"].startswith("/127.0.0.1:")
 
 
 async def test_before_permissions_are_known_a_client_is_told_to_try_again() -> None:
