@@ -166,10 +166,13 @@ def check_early(directory: ClusterDirectory, options: StartOptions) -> None:
 
 def check_reachable(options: StartOptions, settings: Settings) -> None:
     """Raise ClusterError where strangers could reach a cluster that asks nobody who he is."""
-    if options.insecure or settings.authentication_enabled or is_loopback(options.host):
+    bound = [part.partition("://")[2].rpartition(":")[0] for part in settings.bind_addresses.split(",") if part.strip()]
+    hosts = [options.host, *(host.strip("[]") for host in bound)]
+    open_to = [host for host in hosts if not is_loopback(host)]
+    if options.insecure or settings.asks_who_calls or not open_to:
         return
     raise ClusterError(
-        f"on {options.host} others reach this cluster, and it asks nobody who he is: all of them could read, write and "
+        f"on {open_to[0]} others reach this cluster, and it asks nobody who he is: all of them could read, write and "
         "delete every topic. Set authenticationEnabled=true, or pass --insecure if a "
         "firewall or a network policy keeps strangers away"
     )

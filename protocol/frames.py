@@ -62,6 +62,10 @@ class FrameDecoder:
         """Bytes of the unfinished frame kept between chunks."""
         return self._cutter.buffered_bytes
 
+    def allow(self, frame_size_max: int) -> None:
+        """Take frames of this size from now on, also the one that has begun."""
+        self._cutter.frame_size_max = frame_size_max
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame]:
         """The frames that `data` completes, entries copied once.
 

@@ -10,10 +10,19 @@ from .tls_contexts import BadTlsFiles, ClientTls, client_context
 from .tls_failures import explain
 
 
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: it would take the caller's credential along, to whatever host it names."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: object, code: int, msg: str, headers: object, newurl: str
+    ) -> None:
+        """The answer counts as an error with its own status."""
+
+
 def direct_opener(url: str, tls: ClientTls) -> urllib.request.OpenerDirector:
     """What opens this URL and others of its scheme. Raises TlsError for files that cannot be used."""
     # The addresses of a cluster are its own: a proxy of the environment does not know them.
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), NoRedirects()]
     if url.startswith("https:"):
         try:
             handlers.append(urllib.request.HTTPSHandler(context=client_context(tls)))

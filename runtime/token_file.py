@@ -11,9 +11,15 @@ VARIABLE = "MAGNETAR_TOKEN_FILE"
 
 
 def token_of_process(environment: Mapping[str, str] = os.environ) -> str | None:
-    """The token; None without the variable. Raises OSError, and ValueError for a file that is no text."""
+    """The token; None without the variable. Raises OSError, and ValueError for a file that has none."""
     path = environment.get(VARIABLE)
-    if not path:
-        return None
-    with open(path, encoding="utf-8") as file:
-        return file.read().strip()
+    return read_token(path) if path else None
+
+
+def read_token(path: str) -> str:
+    """The token in a file. Raises OSError, and ValueError for what is no token; no text of an error has it."""
+    with open(path, encoding="utf-8", errors="replace") as file:
+        token = file.read().strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError(f"{path} has no token: a token is one word of ASCII")
+    return token

@@ -71,7 +71,8 @@ class Access:
         if not authentication.enabled:
             return NOBODY
         certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
-        peer = Peer(f"/{request.remote or 'unknown'}", certificate)
+        transport = request.transport
+        peer = Peer(f"/{request.remote or 'unknown'}", certificate, lambda: transport is None or transport.is_closing())
         found = await authentication.verify(proof_of(request.headers, has_certificate=bool(certificate)), peer)
         return authentication.principal(found.role, request.headers.get(ORIGINAL_HEADER, ""))
 

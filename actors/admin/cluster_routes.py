@@ -115,7 +115,7 @@ class ClusterRoutes:
             get(SUPER_USER, "/admin/v2/clusters/{cluster}/peers", self.peers, TEXTS, may_be_empty=True),
             get(SUPER_USER, "/admin/v2/clusters/{cluster}/failureDomains", self.failure_domains, {"type": "object"}),
             get(SUPER_USER, "/admin/v2/brokers", self.brokers, TEXTS),
-            get(KNOWN, "/admin/v2/brokers/health", self.health, TEXT, content_type=PLAIN),
+            get(SUPER_USER, "/admin/v2/brokers/health", self.health, TEXT, content_type=PLAIN),
             get(OPEN, "/admin/v2/brokers/ready", self.ready, TEXT, content_type=PLAIN),
             get(SUPER_USER, "/admin/v2/brokers/{cluster}", self.brokers, TEXTS),
             get(

@@ -24,7 +24,7 @@ from ..schemas.definition import (
     pack_parts,
     type_named,
 )
-from ..security.authorization import PRODUCE, TOPIC_USER
+from ..security.authorization import PRODUCE, TOPIC_ADMIN, TOPIC_USER
 from .requests import Owners, flag, json_answer, json_body, topic_of
 from .routes import FLAG, FORCE, TEXT, WHOLE, Route, ValueSchema, delete, get, post
 from .shapes import list_of, map_of, object_of
@@ -53,7 +53,7 @@ class SchemaRoutes:
         return [
             get(TOPIC_USER, topic + "/schema", self.latest, SCHEMA),
             post(PRODUCE, topic + "/schema", self.put, DEFINITION, answer=object_of(version=object_of(version=WHOLE))),
-            delete(PRODUCE, topic + "/schema", self.delete, query=(FORCE,), answer=object_of(version=WHOLE)),
+            delete(TOPIC_ADMIN, topic + "/schema", self.delete, query=(FORCE,), answer=object_of(version=WHOLE)),
             get(TOPIC_USER, topic + "/schema/{version}", self.version, SCHEMA),
             get(TOPIC_USER, topic + "/schemas", self.versions, object_of(getSchemaResponses=list_of(SCHEMA))),
             get(TOPIC_USER, topic + "/metadata", self.metadata, METADATA, may_be_empty=True),

@@ -20,6 +20,7 @@ from ...protocol.names import ROLE_BROKER
 from ...protocol.topics import TopicName
 from ...runtime.backoff import Backoff
 from ...runtime.environment import Environment
+from ...runtime.repeated_warnings import RepeatedWarnings
 from ...runtime.rpc.keys import Identity, Keys
 from ...runtime.rpc.server import RpcServer
 from ...runtime.settings.declarations import Settings
@@ -236,6 +237,8 @@ class BrokerService:
         self.authentication = ClientAuthentication(env, settings, keys.client_key)
         self.authorization = Authorization.of_settings(settings, self.topics.policies)
         self.audit = AuditLog(env, settings, broker_id)
+        self.strangers = RepeatedWarnings(logger, lambda: env.clock.now_ms() / 1000)
+        """Of clients that were not let in."""
         self.connection_limits = ConnectionLimits(settings)
         self.publish_budget = PublishBudget(settings.publish_buffer_max_mb << 20)
         self.requests = Tasks()

@@ -27,7 +27,6 @@ from google.protobuf.message import Message
 from ...protocol.bounds import check_command
 from ...protocol.commands import BROKER_REQUEST_ID, encode, ping, pong, refusal
 from ...protocol.errors import (
-    AuthenticationError,
     AuthorizationError,
     FrameTooLarge,
     MagnetarError,
@@ -56,7 +55,7 @@ from ...runtime.transitions import check_transition
 from ..dispatch.consumer import AttachedConsumer
 from ..rates.publish import Holder
 from ..security.authentication import NONE, Proof, Verified
-from ..security.credentials import NOBODY, Credential, Peer, Principal
+from ..security.credentials import DATA_MAX_BYTES, NOBODY, Credential, Peer, Principal
 from ..topics.producer import AttachedProducer
 from .link import Asked, ConnectionHost, EntryHandler, Guarded, MakeFamily, of_own
 from .renewal import Renewal
@@ -153,6 +152,10 @@ TRANSITIONS: Mapping[ServerConnectionState, Collection[ServerConnectionState]] =
     ServerConnectionState.CLOSED: (),
 }
 
+STRANGER_FRAME_MAX_BYTES = 4 * DATA_MAX_BYTES
+"""Of a frame of a client that is not known yet: CONNECT has two credentials at most."""
+STRANGER_MAX_S = 20.0
+"""So long it may take until the client is known."""
 _CONNECTED = ServerConnectionState.CONNECTED
 _BEFORE_CONNECTED = frozenset({ServerConnectionState.NEW, ServerConnectionState.AUTHENTICATING})
 AUTH_REFRESH = b"PulsarAuthRefresh"
@@ -200,7 +203,9 @@ class ServerConnection(asyncio.Protocol):
         self._ip = ""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._decoder = FrameDecoder(host.settings.max_message_size_bytes + FRAME_PADDING_BYTES)
+        self._decoder = FrameDecoder(STRANGER_FRAME_MAX_BYTES)
+        self._stranger: asyncio.TimerHandle | None = None
+        """Ends the connection if it is not CONNECTED by then."""
         self._write_high_bytes = host.settings.connection_write_buffer_max_bytes
         self._publishes_max = host.settings.pending_publishes_max_per_connection
         self._publishes = 0
@@ -245,6 +250,11 @@ class ServerConnection(asyncio.Protocol):
             self.host.connection_limits.refusals.begin(transport, answer)  # type: ignore[arg-type]
             return
         self.host.connections[self] = None
+        self._stranger = self._loop.call_later(STRANGER_MAX_S, self._end_stranger)
+
+    def _end_stranger(self) -> None:
+        if self.state in _BEFORE_CONNECTED:
+            self.close()
 
     def data_received(self, data: bytes) -> None:
         self._life.heard = True
@@ -514,6 +524,8 @@ class ServerConnection(asyncio.Protocol):
         if self in self.host.connections:
             del self.host.connections[self]
             self.host.connection_limits.leave(self._ip)
+        if self._stranger is not None:
+            self._stranger.cancel()
         for holder in self._holders:
             holder.forget(self)
         if self._renewal is not None:
@@ -602,7 +614,7 @@ class ServerConnection(asyncio.Protocol):
     async def _authenticate(self, command: CommandConnect) -> None:
         try:
             verified = await self.host.authentication.connect(command, self._peer())
-        except (AuthenticationError, AuthorizationError) as error:
+        except MagnetarError as error:
             self._send_away(error)
             return
         if self.closed:
@@ -614,12 +626,13 @@ class ServerConnection(asyncio.Protocol):
 
     def _peer(self) -> Peer:
         transport = self._transport
-        return Peer(self.remote_address, transport.get_extra_info("peercert") if transport is not None else None)
+        certificate = transport.get_extra_info("peercert") if transport is not None else None
+        return Peer(self.remote_address, certificate, lambda: self.closed)
 
-    def _send_away(self, error: AuthenticationError | AuthorizationError) -> None:
-        """The client's credential is refused, or is over."""
+    def _send_away(self, error: MagnetarError) -> None:
+        """The client's credential is refused, or is over, or cannot be checked now."""
         if not self.closed:
-            logger.warning("%s is not authenticated, and its connection ends: %s", self.remote_address, error)
+            self.host.strangers.note(f"{self.remote_address} is not authenticated, and its connection ends: {error}")
             self.audit("connect", "", str(error))
             self.error(BROKER_REQUEST_ID, error)
             self.close()
@@ -642,11 +655,9 @@ class ServerConnection(asyncio.Protocol):
         self._become(ServerConnectionState.CONNECTED)
         self.client_version = command.client_version
         self.principal = verified.principal
-        if self.host.authentication.enabled:
-            self.audit("connect", "")
-            self._renewal = self._renewal_of(command, verified)
-        if self.closed:
-            return  # the credential was over by then
+        if self._stranger is not None:
+            self._stranger.cancel()
+        self._decoder.allow(self.host.settings.max_message_size_bytes + FRAME_PADDING_BYTES)
         watchers = self.host.settings.topic_watchers_enabled
         self.write(
             encode(
@@ -663,14 +674,19 @@ class ServerConnection(asyncio.Protocol):
                 )
             )
         )
+        if self.host.authentication.enabled:
+            self.audit("connect", "")
+            self._renewal = self._renewal_of(command, verified)
 
     def _renewal_of(self, command: CommandConnect, verified: Verified) -> Renewal:
         """A proxy's client is not asked for another credential: the connection ends with the one that it has."""
-        original = verified.original
-        through_proxy = original is not None and original.expires_at_ms is not None
+        ends_ms = [
+            one.expires_at_ms for one in (verified.own, verified.original) if one and one.expires_at_ms is not None
+        ]
+        through_proxy = bool(verified.principal.original_role)
         return Renewal(
             self.host.env.clock,
-            original if original is not None and through_proxy else verified.own,
+            Credential(verified.own.role, min(ends_ms, default=None)),
             self.host.authentication.refresh_s,
             can_renew=command.feature_flags.supports_auth_refresh and not through_proxy,
             ask=partial(self._ask_for_credential, command.auth_method_name or NONE, command.protocol_version),
@@ -699,7 +715,7 @@ class ServerConnection(asyncio.Protocol):
     async def _renew(self, renewal: Renewal, proof: Proof) -> None:
         try:
             renewal.renewed(await self.host.authentication.verify(proof, self._peer()))
-        except AuthenticationError as error:
+        except MagnetarError as error:
             self._send_away(error)
 
     def _ping(self, command: CommandPing) -> None:

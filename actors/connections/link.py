@@ -18,6 +18,7 @@ from ...protocol.pulsar_pb2 import (
 )
 from ...protocol.topics import TopicName
 from ...runtime.environment import Environment
+from ...runtime.repeated_warnings import RepeatedWarnings
 from ...runtime.settings.declarations import Settings
 from ...runtime.tasks import Tasks
 from ..dispatch.consumer import AttachedConsumer
@@ -92,6 +93,7 @@ class ConnectionHost(Protocol):
     authentication: ClientAuthentication
     authorization: Authorization
     audit: AuditLog
+    strangers: RepeatedWarnings
     requests: Tasks
     connections: "dict[ServerConnection, None]"
 

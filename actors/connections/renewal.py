@@ -2,8 +2,8 @@
 
 `TRANSITIONS` has the states. Invariants:
 
-- A connection outlives its credential by the time that `authenticationRefreshCheckSeconds` gives its client, and no
-  more. Producers and consumers go on meanwhile.
+- A connection outlives its credential by the time that `authenticationRefreshCheckSeconds` gives its client, and by a
+  minute if the clock is set meanwhile. Producers and consumers go on meanwhile.
 - A renewed credential has the same role, because producers and consumers were admitted by it.
 - A client that did not say in CONNECT that it can renew credentials is sent away when its credential is over.
 - One answer is checked at a time.
@@ -18,8 +18,8 @@ from ...runtime.environment import Clock
 from ...runtime.transitions import check_transition
 from ..security.credentials import Credential
 
-LOOK_MAX_S = 3_600.0
-"""The wall clock may be set, so it is looked at once an hour at least."""
+LOOK_MAX_S = 60.0
+"""The wall clock may be set, so it is looked at once a minute at least."""
 
 
 class RenewalState(enum.Enum):
@@ -86,11 +86,13 @@ class Renewal:
         self._wait(None)
 
     def renewed(self, credential: Credential) -> None:
-        """The answer holds. Raises AuthenticationError for another role."""
+        """The answer holds. Raises AuthenticationError for another role, and for one that is over already."""
         if self.state is not RenewalState.CHECKING:
             return
         if credential.role != self.role:
             raise AuthenticationError(f"the new credential is that of {credential.role}, and not that of {self.role}")
+        if credential.expires_at_ms is not None and credential.expires_at_ms <= self._clock.now_ms():
+            raise AuthenticationError("the new credential is over already")
         self._credential = credential
         self._become(RenewalState.HOLDING)
         self._look()

@@ -107,6 +107,8 @@ class PolicyWatch:
         self._topics: dict[str, dict[str, None]] = {}
         """Topics that have policies of their own, by namespace."""
         self._known = asyncio.Event()
+        self._permissions_differ = False
+        """Whether something was granted or revoked that `on_permissions` was not called for."""
 
     # -- for topics ----------------------------------------------------------------------------------------------
 
@@ -214,6 +216,7 @@ class PolicyWatch:
             self._enlist(scope, namespace, held=values is not None)
         if now == before:
             return
+        self._permissions_differ |= now.auth_policies != before.auth_policies
         changed[scope] = now
         for topic in self._topics.get(namespace, ()) if not is_topic else ():
             held = self._held[topic]
@@ -233,7 +236,8 @@ class PolicyWatch:
     def _tell(self, changed: Mapping[str, EffectivePolicies], admins: bool) -> None:
         if changed:
             self._changed(changed)
-        if admins or any(scope.count("/") == 1 for scope in changed):
+        differ, self._permissions_differ = self._permissions_differ, False
+        if admins or differ:
             self.on_permissions()
 
     def _become(self, state: WatchState) -> None:

@@ -14,7 +14,7 @@ The text of a refusal never has a part of a credential in it.
 import logging
 from typing import NamedTuple
 
-from ...protocol.errors import AuthenticationError, AuthorizationError
+from ...protocol.errors import AuthenticationError, AuthorizationError, ServiceUnitNotReady
 from ...protocol.pulsar_pb2 import AuthMethodAthens, AuthMethodYcaV1, CommandConnect
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
@@ -71,7 +71,7 @@ class ClientAuthentication:
         return list(dict.fromkeys(provider.method for provider in self._providers))
 
     async def verify(self, proof: Proof, peer: Peer) -> Credential:
-        """Whose credential it is. Raises AuthenticationError."""
+        """Whose credential it is. Raises AuthenticationError, and ServiceUnitNotReady if it cannot be checked now."""
         if len(proof.data) > DATA_MAX_BYTES:
             raise AuthenticationError(f"the credential has {len(proof.data)} bytes: {DATA_MAX_BYTES} at most are read")
         refusal: AuthenticationError | None = None
@@ -82,6 +82,8 @@ class ClientAuthentication:
                 found = await provider.authenticate(proof.data, peer)
             except AuthenticationError as error:
                 refusal = refusal or error
+            except ServiceUnitNotReady:
+                raise
             except Exception as error:  # of a class of the operator: nobody gets in by its defect
                 logger.exception("the provider of the method %s failed", proof.method)
                 refusal = refusal or AuthenticationError(f"the credential cannot be checked: {type(error).__name__}")
@@ -97,13 +99,18 @@ class ClientAuthentication:
         raise AuthenticationError(f"the client {given}: this cluster takes {', '.join(self.methods)}")
 
     async def connect(self, command: CommandConnect, peer: Peer) -> Verified:
-        """In whose name a connection acts that began so. Raises AuthenticationError, AuthorizationError."""
+        """In whose name a connection acts that began so.
+
+        Raises AuthenticationError, AuthorizationError, ServiceUnitNotReady.
+        """
         if not self.enabled:
             return Verified(NOBODY, Credential(""))
         own = await self.verify(proof_of(command), peer)
         original: Credential | None = None
         named = command.original_principal
-        if self._checks_original and command.HasField("original_auth_data"):
+        if self._checks_original and own.role in self._proxies:
+            if not command.HasField("original_auth_data"):
+                raise AuthenticationError("the proxy has to show the credential of its client (original_auth_data)")
             sent = Proof(command.original_auth_method or NONE, command.original_auth_data.encode())
             original = await self.verify(sent, peer._replace(certificate=None))
             if named and named != original.role:

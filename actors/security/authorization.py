@@ -13,6 +13,7 @@ A decision takes what is known at that moment, and never waits. The coordinator 
 date (`policies.watch`). Before a process has that copy, it decides nothing.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple, Protocol, cast
@@ -25,6 +26,8 @@ from ..policies.permissions import AuthAction, AuthPolicies
 from ..policies.watch import PolicyWatch
 from .credentials import Principal
 from .providers import load_class
+
+logger = logging.getLogger(__name__)
 
 WILDCARD = "*"
 PULSARS = "org.apache.pulsar.broker.authorization.PulsarAuthorizationProvider"
@@ -173,7 +176,11 @@ class Authorization:
         if not self.enabled or need.level in (Level.OPEN, Level.KNOWN):
             return True
         roles = [role for role in principal if role]
-        return bool(roles) and all(self._provider.permits(role, need, scope) for role in roles)
+        try:
+            return bool(roles) and all(self._provider.permits(role, need, scope) for role in roles)
+        except Exception:  # of a class of the operator: nobody gets in by its defect
+            logger.exception("the authorization provider failed, so %s may not %s %s", principal, said(need), scope)
+            return False
 
     def check(self, principal: Principal, need: Need, scope: Scope) -> None:
         """Raise AuthorizationError unless somebody may, ServiceUnitNotReady while no permissions are known."""

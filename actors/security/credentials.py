@@ -1,6 +1,6 @@
 """What a client shows, and what that says about it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 DATA_MAX_BYTES = 64 << 10
@@ -13,6 +13,8 @@ class Peer(NamedTuple):
     address: str
     certificate: Mapping[str, object] | None = None
     """The client's certificate, which TLS has verified, as `ssl.SSLSocket.getpeercert` gives it."""
+    has_left: Callable[[], bool] = lambda: False
+    """Whether nobody waits for the answer any longer."""
 
 
 class Credential(NamedTuple):

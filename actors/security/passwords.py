@@ -3,17 +3,23 @@
 A user's name is his role. Hashes are bcrypt, apr1 or SHA. A password as it is in the file is refused, as a hash that
 nobody has. A change of the file counts after at most `LOOK_S`, for those who connect from then on.
 
-Invariant: A name that does not exist takes as long as a wrong password, so nobody learns which names there are.
+Invariants:
+
+- A name that does not exist takes as long as a wrong password for the dearest kind of hash in the file. So nobody
+  learns which names there are, where all lines are of that kind.
+- At most `CHECKS_MAX` hashes are computed at a time. For a client that has left none is. A password that was right is
+  known for as long as its line stays, so clients that come back cost no hash.
 """
 
 import asyncio
 import base64
 import binascii
+import hmac
 import logging
 
 from passlib.context import CryptContext
 
-from ...protocol.errors import AuthenticationError, SettingError
+from ...protocol.errors import AuthenticationError, ServiceUnitNotReady, SettingError
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from .credentials import Credential, Peer
@@ -25,7 +31,10 @@ FILE_MAX_BYTES = 16 << 20
 CHECKS_MAX = 2
 """Passwords that are checked at a time: a hash is made to take long, and threads are few."""
 CHECKS_WAITING_MAX = 256
-HASHES = CryptContext(["bcrypt", "apr_md5_crypt", "ldap_sha1"])
+RIGHT_MAX = 10_000
+"""Passwords that are known to be right. The oldest is forgotten."""
+DEAREST_FIRST = ("bcrypt", "apr_md5_crypt", "ldap_sha1")
+HASHES = CryptContext([*DEAREST_FIRST])
 """What a line may have. Others do not count."""
 
 
@@ -42,6 +51,9 @@ class PasswordProvider:
         self._read_at = 0.0
         self._checks = asyncio.Semaphore(CHECKS_MAX)
         self._waiting = 0
+        self._salt = env.random.token(32)
+        self._right: dict[tuple[str, str, bytes], None] = {}
+        """Name, hash, and a digest of the password that no other process can make."""
 
     async def start(self) -> None:
         """Read the file. Raises SettingError."""
@@ -55,23 +67,31 @@ class PasswordProvider:
             raise SettingError(f"{self._path} has no user with a hash by bcrypt, apr1 or SHA")
 
     async def authenticate(self, data: bytes, peer: Peer) -> Credential:
-        """`data` is `name:password`. Raises AuthenticationError."""
+        """`data` is `name:password`. Raises AuthenticationError, and ServiceUnitNotReady where too many are checked."""
         name, separator, password = data.partition(b":")
         if not separator:
             raise AuthenticationError("the client sent no name:password")
+        await self._look()
+        user = name.decode(errors="replace")
+        known = self._hashes.get(user)
+        remembered = (user, known or "", hmac.digest(self._salt, password, "sha256"))
+        if remembered in self._right:
+            return Credential(user)
         if self._waiting >= CHECKS_WAITING_MAX:
-            raise AuthenticationError("too many passwords are being checked: try again later")
+            raise ServiceUnitNotReady("too many passwords are being checked: try again later")
         self._waiting += 1
         try:
             async with self._checks:
-                await self._look()
-                user = name.decode(errors="replace")
-                known = self._hashes.get(user)
+                if peer.has_left():
+                    raise AuthenticationError("the client has left")
                 right = await self._env.offload.run(_verify, password, known or self._decoy)
         finally:
             self._waiting -= 1
         if known is None or not right:
             raise AuthenticationError("the name or the password is wrong")
+        self._right[remembered] = None
+        if len(self._right) > RIGHT_MAX:
+            del self._right[next(iter(self._right))]
         return Credential(user)
 
     async def _look(self) -> None:
@@ -89,7 +109,8 @@ class PasswordProvider:
         if len(content) > FILE_MAX_BYTES:
             raise ValueError(f"{self._path} has {len(content)} bytes, and {FILE_MAX_BYTES} at most are read")
         self._hashes = hashes_of(content.decode())
-        self._decoy = next(iter(self._hashes.values()), "")
+        kinds = {kind: hashed for hashed in self._hashes.values() if (kind := HASHES.identify(hashed))}
+        self._decoy = next((kinds[kind] for kind in DEAREST_FIRST if kind in kinds), "")
 
 
 def hashes_of(text: str) -> dict[str, str]:

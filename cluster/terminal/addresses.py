@@ -133,10 +133,11 @@ async def check_service_url(url: str, tls: ClientTls, authentication: "Authentic
 def unkept_notice(context: typer.Context, given: str | None, topic: str) -> str:
     """That nothing keeps what was published to a topic. Empty if something does, or the admin's address is unknown."""
     finder = context.ensure_object(Finder)
-    url = os.environ.get(ADMIN_URL_VARIABLE) or ("" if given else finder.find().admin_url)
+    named = os.environ.get(ADMIN_URL_VARIABLE)
+    url = named or ("" if given else finder.find().admin_url)
     if not url or finder.unkept is None:
         return ""
-    return finder.unkept(url, topic, finder.tls, finder.credential.headers(through_ray=not given))
+    return finder.unkept(url, topic, finder.tls, finder.credential.headers(through_ray=not named))
 
 
 def admin_url_of(finder: Finder, given: str | None) -> str:

@@ -4,11 +4,11 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from ...protocol.errors import ClusterError
 from ...protocol.plain_values import is_text_map
+from ...runtime.token_file import read_token
 
 if TYPE_CHECKING:
     from ...client.core.authentication import Authentication
@@ -86,6 +86,6 @@ NO_CREDENTIAL = GivenCredential()
 def _token_in(path: str) -> str:
     """Read again each time, because a new token is written over the old one. Raises ClusterError."""
     try:
-        return Path(path).read_text().strip()
-    except OSError as error:
+        return read_token(path)
+    except (OSError, ValueError) as error:
         raise ClusterError(f"the token cannot be read: {error}") from None

@@ -121,6 +121,11 @@ class SecuritySettings:
         origin="magnetar",
     )
 
+    @property
+    def asks_who_calls(self) -> bool:
+        """Whether a stranger may not simply do everything."""
+        return self.authentication_enabled and (self.authorization_enabled or not self.anonymous_user_role)
+
     def check_security(self) -> None:
         """Raises SettingError for what contradicts itself."""
         if self.authentication_enabled and not words(self.authentication_providers) and not self.anonymous_user_role:
@@ -131,8 +136,12 @@ class SecuritySettings:
             raise SettingError("authorizationEnabled=true needs authenticationEnabled=true: else nobody has a role")
         if bool(self.token_audience_claim) != bool(self.token_audience):
             raise SettingError("tokenAudienceClaim and tokenAudience go together: set both, or none")
-        if self.anonymous_user_role and self.anonymous_user_role in words(self.proxy_roles):
-            raise SettingError("anonymousUserRole must not be one of proxyRoles: anybody could name any role")
+        if self.anonymous_user_role in words(self.proxy_roles) | words(self.super_user_roles):
+            raise SettingError(
+                "anonymousUserRole must not be one of proxyRoles or superUserRoles: anybody could do everything"
+            )
+        if self.ray_client_role in words(self.proxy_roles):
+            raise SettingError("rayClientRole must not be one of proxyRoles: all tasks of the Ray could name any role")
 
 
 def words(text: str) -> frozenset[str]:

@@ -100,7 +100,7 @@ def test_few_paths_are_open_and_each_is_known() -> None:
     found = {level: sorted(route.path for route in ROUTES if route.need.level is level) for level in KNOWN}
     assert found == {
         Level.OPEN: ["/admin/v2/brokers/ready", "/admin/v2/openapi.json", "/metrics"],
-        Level.KNOWN: ["/admin/v2/brokers/health", "/admin/v2/brokers/version", "/admin/v2/clusters"],
+        Level.KNOWN: ["/admin/v2/brokers/version", "/admin/v2/clusters"],
     }
 
 

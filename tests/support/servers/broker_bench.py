@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -22,6 +23,7 @@ from magnetar.protocol.errors import TopicNotFound
 from magnetar.protocol.pulsar_pb2 import BaseCommand
 from magnetar.protocol.topics import TopicName
 from magnetar.runtime.environment import Environment
+from magnetar.runtime.repeated_warnings import RepeatedWarnings
 from magnetar.runtime.settings.declarations import Settings
 from magnetar.runtime.tasks import Tasks
 from magnetar.storage.managed.deletion import delete_managed_ledger
@@ -108,6 +110,7 @@ class BrokerFront:
         self.metadata = MemoryMetadataStore()
         self.schemas = SchemaRegistry(self.env, lambda: self.metadata)
         self.audit = AuditLog(self.env, settings, "broker-1")
+        self.strangers = RepeatedWarnings(logging.getLogger(__name__), lambda: self.env.clock.now_ms() / 1000)
         self.connection_limits = ConnectionLimits(settings)
         self.brokers: list[BrokerInfo] = []
         self.forwards = Forwards(self.env, settings, lambda: self.brokers, lambda address: address[1] == self.port)

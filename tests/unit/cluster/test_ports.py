@@ -44,6 +44,10 @@ def test_loopback_is_what_only_this_machine_reaches(host: str, expected: bool) -
     assert is_loopback(host) is expected
 
 
+ASKED = {"authenticationEnabled": True, "authenticationProviders": "tls"}
+BOUND = {"advertisedListeners": "a:pulsar://example.com:1", "bindAddresses": "a:pulsar://0.0.0.0:1"}
+
+
 @pytest.mark.promise("30.33")
 @pytest.mark.parametrize(
     ("options", "refused"),
@@ -52,6 +56,10 @@ def test_loopback_is_what_only_this_machine_reaches(host: str, expected: bool) -
         (StartOptions(host="0.0.0.0"), True),
         (StartOptions(host="0.0.0.0", insecure=True), False),
         (StartOptions({"authenticationEnabled": True, "authenticationProviders": "tls"}, host="0.0.0.0"), False),
+        (StartOptions({**ASKED, "anonymousUserRole": "guest"}, host="0.0.0.0"), True),
+        (StartOptions({**ASKED, "anonymousUserRole": "guest", "authorizationEnabled": True}, host="0.0.0.0"), False),
+        (StartOptions(BOUND), True),
+        (StartOptions(BOUND, insecure=True), False),
     ],
 )
 def test_a_cluster_that_asks_nobody_is_reached_from_this_machine_only(options: StartOptions, refused: bool) -> None:

@@ -13,6 +13,11 @@ def test_the_file_is_read_each_time(tmp_path: Path) -> None:
         file.write_text(text)
         assert token_of_process({VARIABLE: str(file)}) == text.strip()
     assert token_of_process({}) is None
+    for text in ("", "two words", "eyJ\neyJ", "é"):
+        file.write_text(text)
+        with pytest.raises(ValueError, match="has no token") as refused:
+            token_of_process({VARIABLE: str(file)})
+        assert "eyJ" not in str(refused.value)
     file.unlink()
     with pytest.raises(OSError):
         token_of_process({VARIABLE: str(file)})

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from magnetar.actors.connections import connection as connection_module
 from magnetar.actors.connections.connection import AUTH_REFRESH
 from magnetar.actors.security.credentials import Credential, Peer
 from magnetar.protocol.errors import AuthenticationError
@@ -34,7 +35,7 @@ from magnetar.protocol.pulsar_pb2 import (
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.logs import AUDIT_LOGGER
 from magnetar.runtime.settings.declarations import Settings
-from support.clients.wire_peer import WirePeer
+from support.clients.wire_peer import WirePeer, entry
 from support.servers.broker_bench import TOPIC, BrokerFront, broker_front, until
 
 NAMESPACE = "public/default"
@@ -136,6 +137,23 @@ async def test_nothing_is_taken_before_it_is_known_who_the_client_is() -> None:
         peer.send(CommandLookupTopic(topic=TOPIC, request_id=1))
         await asyncio.wait_for(peer.ended.wait(), 5)
         assert not peer.received
+
+
+async def test_a_stranger_has_little_room_and_little_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_module, "STRANGER_MAX_S", 0.2)
+    async with guarded() as front:
+        peer = await opened(front)
+        peer.write((1 << 20).to_bytes(4) + bytes(100))
+        await asyncio.wait_for(peer.ended.wait(), 5)
+        silent = await opened(front)
+        await asyncio.wait_for(silent.ended.wait(), 5)
+        known = await connected(front, "root")
+        await asyncio.sleep(0.4)
+        known.send(CommandPing())
+        await known.expect(BaseCommand.PONG)
+        await known.producer(TOPIC, 1)
+        known.send_entry(entry(bytes(1 << 20), sequence_id=0), 0)
+        await known.expect(BaseCommand.SEND_RECEIPT)
 
 
 async def test_a_client_that_is_not_authenticated_in_time_is_sent_away() -> None:

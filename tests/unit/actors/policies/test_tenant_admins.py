@@ -57,5 +57,6 @@ def test_the_watch_tells_of_permissions_and_of_nothing_else() -> None:
     watch.take([("t", 1, {"adminRoles": ["a"]}), ("persistent://t/n/one", 1, {"compaction_threshold": 1})])
     assert len(told) == 1
     watch.take([("t/n", 1, {"auth_policies": {"namespace_auth": {"r": ["produce"]}}})])
+    watch.take([("t/n", 2, {"auth_policies": {"namespace_auth": {"r": ["produce"]}}, "compaction_threshold": 1})])
     watch.take([("t", 2, None)])
     assert len(told) == 3 and watch.tenants.of("t") == frozenset()

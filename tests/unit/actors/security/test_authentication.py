@@ -132,7 +132,11 @@ async def test_the_credential_of_a_proxys_client_is_checked_if_that_is_wanted() 
     assert believed.principal == Principal("proxy", "bob") and believed.original is None
     strict = made(proxy_roles="proxy", authenticate_original_auth_data=True)
     assert (await strict.connect(connect("proxy", **original), PEER)).original == Credential("alice")
-    for fields in ({"original_principal": "bob", **original}, {**original, "original_auth_data": "refused"}):
+    for fields in (
+        {"original_principal": "bob", **original},
+        {**original, "original_auth_data": "refused"},
+        {"original_principal": "alice"},
+    ):
         with pytest.raises(AuthenticationError):
             await strict.connect(connect("proxy", **fields), PEER)
 
@@ -169,6 +173,8 @@ def test_pulsars_classes_are_known_by_their_names() -> None:
         ({"authorization_enabled": True}, "needs authenticationEnabled"),
         ({"token_audience": "x"}, "go together"),
         ({"anonymous_user_role": "p", "proxy_roles": "p"}, "must not be one of proxyRoles"),
+        ({"anonymous_user_role": "p", "super_user_roles": "p"}, "anybody could do everything"),
+        ({"proxy_roles": "ray"}, "rayClientRole must not"),
     ],
 )
 def test_settings_that_contradict_themselves_are_refused(changes: dict[str, Any], reason: str) -> None:

@@ -150,6 +150,17 @@ class Odd:
         return len(role) % 2 == 0
 
 
+class Broken(Odd):
+    """A provider with a defect."""
+
+    def permits(self, role: str, need: Need, scope: Scope) -> bool:
+        raise ValueError("a defect")
+
+
+def test_a_defect_of_a_provider_lets_nobody_in() -> None:
+    assert allowed("root", decider=decider(authorization_provider=f"{__name__}:Broken")) == []
+
+
 def test_a_class_of_ones_own_decides() -> None:
     own = decider(authorization_provider=f"{__name__}:Odd")
     assert allowed("even", decider=own) == ALL and allowed("odd", decider=own) == []

@@ -9,7 +9,7 @@ from passlib.context import CryptContext
 from magnetar.actors.security import passwords
 from magnetar.actors.security.credentials import Credential, Peer
 from magnetar.actors.security.passwords import PasswordProvider, basic_header, hashes_of
-from magnetar.protocol.errors import AuthenticationError, SettingError
+from magnetar.protocol.errors import AuthenticationError, ServiceUnitNotReady, SettingError
 from magnetar.runtime.environment import Environment
 from magnetar.runtime.settings.declarations import Settings
 
@@ -66,8 +66,22 @@ async def test_too_many_checks_at_a_time_are_refused(tmp_path: Path, monkeypatch
     file.write_text(line("a", "one", "ldap_sha1"))
     found = await provider(file)
     monkeypatch.setattr(passwords, "CHECKS_WAITING_MAX", 0)
-    with pytest.raises(AuthenticationError, match="too many"):
+    with pytest.raises(ServiceUnitNotReady, match="too many"):
         await found.authenticate(b"a:one", PEER)
+
+
+async def test_a_right_password_is_known_without_a_hash_and_a_client_that_left_costs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "users"
+    file.write_text(line("a", "one", "ldap_sha1") + line("b", "two", "bcrypt"))
+    found = await provider(file)
+    assert found._decoy.startswith("$2"), "a name that nobody has takes as long as the dearest hash"
+    assert (await found.authenticate(b"a:one", PEER)).role == "a"
+    monkeypatch.setattr(passwords, "_verify", lambda *given: pytest.fail("a hash is computed"))
+    assert (await found.authenticate(b"a:one", PEER)).role == "a"
+    with pytest.raises(AuthenticationError, match="has left"):
+        await found.authenticate(b"a:two", Peer("/127.0.0.1:1", None, lambda: True))
 
 
 @pytest.mark.parametrize("content", [None, "", "plain:secret\n"])
