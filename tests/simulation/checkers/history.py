@@ -293,6 +293,21 @@ class History:
             if place != expected:
                 self.violated(f"I4: {reader} was given {place} where {expected} stands in the log")
                 return
+        if len(taken) > len(places) - first:
+            self.violated(f"I1: {reader} was given {taken[len(places) - first]}, which is not in the log")
+
+    def check_end(self, reader: str, behind: object, left: Log) -> None:
+        """What stands in the log behind the last message of a reader that found the end, once the system was quiet.
+
+        A publish that failed for its client may be stored after the reader has asked for the end.
+        """
+        missing = [message for message in left if message.payload not in self.failed]
+        if missing:
+            first = missing[0]
+            self.violated(
+                f"I1: {reader} found the end behind {behind}, {len(missing)} are left, "
+                f"the first is {show(first.payload)} at {first.message_id}"
+            )
 
 
 def place_of(topic: str, message_id: MessageId) -> Place:

@@ -1,6 +1,9 @@
 """I8: every broker ends with the coordinator's slots, serves what is its own and exists, and nothing else.
 
 Every slot, and every topic that moved alone, ends with an owner that is alive. None is about to move.
+
+`owners_agree` asks for less: no broker serves what it has lost. A broker that the coordinator does not reach serves the
+topics that it had. What it says of their end was true when it lost them. The next owner may have stored more since.
 """
 
 from magnetar.actors.broker.service import BrokerService
@@ -16,6 +19,19 @@ def slots_agree(cluster: SimCluster) -> bool:
     if not cluster.coordinator.ready or cluster.coordinator.service.office.placement.waits():
         return False
     return all(_agrees(broker, cluster.coordinator.service) for broker in brokers)
+
+
+def owners_agree(cluster: SimCluster) -> bool:
+    """Whether no broker has a topic open that is another's, or was another's in between, at this moment."""
+    if not cluster.coordinator.ready:
+        return False
+    table = cluster.coordinator.service.office.placement.table
+    for broker in [node.service for node in cluster.brokers if node.ready]:
+        for name in map(TopicName.parse, broker.topics.loaded):
+            entry = broker.ownership.entry_of(name)
+            if entry is None or entry != table.entry_of(name):
+                return False
+    return True
 
 
 def _agrees(broker: BrokerService, coordinator: CoordinatorService) -> bool:

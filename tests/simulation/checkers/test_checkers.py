@@ -4,7 +4,7 @@ import asyncio
 from contextlib import ExitStack
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,10 +27,13 @@ from simulation.checkers.validate_storage import validate_chain, validate_cursor
 from simulation.checkers.validation import Invalid, Validation
 from simulation.scenarios.cluster import simulate
 from simulation.workloads.foreign_reading import CPP, GO, ForeignReading, Where, before, dropped
+from simulation.workloads.reading import Reading
 from simulation.world.cluster import SimCluster, draw_settings
 from simulation.world.loop import SimLoop
 from support.files.faulty_files import FaultyFiles
 from support.stores.memory_store import MemoryRecords
+
+Reader = TypeVar("Reader", Reading, ForeignReading)
 
 TOPIC = "persistent://public/default/t"
 LEDGER = LedgerMetadata(7, 3, 3, 2, (Fragment(0, ("a", "b", "c")),))
@@ -148,13 +151,64 @@ def test_what_a_subscription_owes() -> None:
 
 def test_a_reader_that_leaves_out_or_repeats() -> None:
     log = log_of(b"p:k:0", b"p:k:1", b"p:k:2")
-    for taken in ([place(0), place(2)], [place(1), place(1)], [place(9)]):
+    for taken in ([place(0), place(2)], [place(1), place(1)], [place(9)], [place(2), place(3)]):
         history = History()
         history.check_reading(TOPIC, "r", taken, log)
         assert history.violations
     history = History()
     history.check_reading(TOPIC, "r", [place(1), place(2)], log)
     assert history.violations == []
+
+
+def reader_of(kind: type[Reader], history: History) -> Reader:
+    """A workload that reads `TOPIC` in a cluster where nothing runs."""
+    loop = SimLoop()
+    cluster = SimCluster(loop, Random(1), draw_settings(Random(1)), 3, 1)
+    loop.close()
+    reader = kind(cluster, history, Random(1), "r", TOPIC)
+    reader.partition = TOPIC
+    return reader
+
+
+@pytest.mark.parametrize(
+    ("runs", "invariants"),
+    [
+        ([(None, [0, 1, 2])], []),
+        ([(None, [0, 1])], ["I1"]),
+        ([(None, [])], ["I1"]),  # it found the end at once
+        ([(None, [0, 1, 2, 3])], ["I1"]),
+        ([(None, [1, 2])], ["I4"]),
+        ([(None, [0, 1]), (0, [1, 2])], []),  # only the last run has to reach the end
+        ([(None, [0, 1]), (0, [1])], ["I1"]),
+        ([(None, [0, 1]), (1, [])], ["I1"]),
+        ([(None, [0, 1, 2]), (2, [])], []),
+        ([(None, [0, 1, 2]), (0, [2])], ["I4"]),
+        ([(None, [0, 1, 2]), (2, [0, 1, 2])], ["I4"]),  # nothing stands behind what it sought
+    ],
+)
+def test_a_reader_along_the_log_finds_its_end(runs: list[tuple[int | None, list[int]]], invariants: list[str]) -> None:
+    history = History()
+    reader = reader_of(Reading, history)
+    reader.runs = [(None if sought is None else place(sought), [place(one) for one in taken]) for sought, taken in runs]
+    reader.check(log_of(b"p:k:0", b"p:k:1", b"p:k:2"))
+    assert broken(history) == invariants
+
+
+@pytest.mark.parametrize(
+    ("failed", "invariants"),
+    [([], ["I1"]), ([b"p:k:1"], ["I1"]), ([b"p:k:2"], ["I1"]), ([b"p:k:1", b"p:k:2"], [])],
+)
+def test_what_failed_may_be_stored_behind_the_end_that_was_found(failed: list[bytes], invariants: list[str]) -> None:
+    history = History()
+    history.failed.update(dict.fromkeys(failed, "Timeout"))
+    log = log_of(b"p:k:0", b"p:k:1", b"p:k:2")
+    reader, foreign = reader_of(Reading, history), reader_of(ForeignReading, history)
+    reader.runs, foreign.taken = [(None, [place(0)])], [(1, 0, -1)]
+    reader.check(log)
+    assert broken(history) == invariants
+    history.violations.clear()
+    foreign.check(log)
+    assert broken(history) == invariants
 
 
 # -- what the metadata says --------------------------------------------------------------------------------------------
@@ -175,11 +229,8 @@ def test_a_reader_that_leaves_out_or_repeats() -> None:
 )
 def test_a_foreign_reader_may_repeat_but_not_leave_out(taken: list[int], invariants: list[str]) -> None:
     history = History()
-    loop = SimLoop()
-    cluster = SimCluster(loop, Random(1), draw_settings(Random(1)), 3, 1)
-    loop.close()
-    reader = ForeignReading(cluster, history, Random(1), "r", TOPIC)
-    reader.partition, reader.taken = TOPIC, [(1, entry, -1) for entry in taken]
+    reader = reader_of(ForeignReading, history)
+    reader.taken = [(1, entry, -1) for entry in taken]
     reader.check(log_of(b"p:k:0", b"p:k:1", b"p:k:2", b"p:k:3"))
     assert broken(history) == invariants
 

@@ -1,9 +1,13 @@
-"""Bugs of readers, and of calls that are cancelled."""
+"""Bugs of readers, of what they are told of the end, and of calls that are cancelled."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from magnetar.actors.connections.consumer_commands import ConsumerCommands
+from magnetar.actors.dispatch.consumer import AttachedConsumer
 from magnetar.client.aio.reader import AsyncReader
 from magnetar.client.aio.table_view import AsyncTableView
 from magnetar.client.consuming.message import Message, ReceivedEntry
@@ -12,7 +16,7 @@ from magnetar.client.consuming.receive_queue import ReceiveQueue
 from magnetar.client.consuming.start_filter import StartFilter
 from magnetar.client.core.context import Core
 from magnetar.client.core.message_id import MessageId
-from magnetar.protocol.message_id import EARLIEST_POSITION, Position
+from magnetar.protocol.message_id import EARLIEST_POSITION, Position, WireMessageId
 
 from .mutant import Mutant, replace
 
@@ -68,6 +72,25 @@ def _show_the_view_early(stack: ExitStack) -> None:
     replace(stack, AsyncTableView, "create", create)
 
 
+def _repeat_the_first_end(stack: ExitStack) -> None:
+    answering = ConsumerCommands._last_message_id
+    ends: WeakKeyDictionary[AttachedConsumer, WireMessageId] = WeakKeyDictionary()
+
+    async def answer(self: Any, attached: Any, command: Any) -> bytes:
+        consumer, subscription = attached
+        if consumer not in ends:
+            ends[consumer] = await subscription.topic.last_message_id(compacted=consumer.read_compacted)
+
+        async def last_message_id(*, compacted: bool) -> WireMessageId:
+            return ends[consumer]
+
+        topic = SimpleNamespace(last_message_id=last_message_id)
+        told: Any = SimpleNamespace(topic=topic, mark_delete_position=subscription.mark_delete_position)
+        return await answering(self, (consumer, told), command)
+
+    replace(stack, ConsumerCommands, "_last_message_id", answer)
+
+
 READERS = (
     Mutant(
         "forgotten start",
@@ -103,5 +126,12 @@ READERS = (
         "I1",
         _show_the_view_early,
         "viewing",
+    ),
+    Mutant(
+        "first end",
+        "a broker answers each reader with the end of the log that it told it first",
+        "I1",
+        _repeat_the_first_end,
+        "cluster",
     ),
 )

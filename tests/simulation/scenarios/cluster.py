@@ -39,7 +39,7 @@ from ..checkers.metadata_watch import MetadataWatch
 from ..checkers.policies_agree import policies_agree
 from ..checkers.release_watch import ReleaseWatch
 from ..checkers.rest_watch import RestWatch, topics_are_loaded
-from ..checkers.slots_agree import slots_agree
+from ..checkers.slots_agree import owners_agree, slots_agree
 from ..checkers.stall_watch import StallWatch
 from ..checkers.store_watch import StoreWatch, missing_copies
 from ..checkers.validation import Validation
@@ -275,16 +275,18 @@ class Scenario:
         for workload in self._workloads:
             workload.stopping = True
         await asyncio.gather(*(candidate.run(candidate.stop) for candidate in self._electing))  # one waits for another
-        for workload in (
-            *self._publishers,
-            *self._recreating,
-            *self._readers,
-            *self._unopenable,
-            *self._asking,
-            *self._besides,
-            *self._watching,
-        ):
-            await workload.run(workload.stop)
+        await finish(
+            self._cluster,
+            self._publishers,
+            [
+                *self._recreating,
+                *self._readers,
+                *self._unopenable,
+                *self._asking,
+                *self._besides,
+                *self._watching,
+            ],
+        )
         await self._log_reading.run(self._log_reading.read)
         for consumer in self._consumers:
             await consumer.run(consumer.stop)
@@ -401,6 +403,19 @@ async def come_back(workloads: Sequence[Workload]) -> None:
         workload.healed()
     for workload in sorted(workloads, key=lambda one: not one.revived_first):
         await workload.run(workload.revived, workload.revived_limit_s)
+
+
+async def finish(cluster: SimCluster, publishers: Sequence[Workload], others: Sequence[Workload]) -> None:
+    """Stop the publishers, then the others, one after the other.
+
+    Between the two every broker learns what it has lost: the system is not quiet before. Until then a broker may tell
+    a reader of the end of the log that it knows, although another broker has acknowledged messages behind it.
+    """
+    for workload in publishers:
+        await workload.run(workload.stop)
+    await cluster.until(partial(owners_agree, cluster), SLOTS_LIMIT_S, "I8: a broker serves what it has lost")
+    for workload in others:
+        await workload.run(workload.stop)
 
 
 async def collect(cluster: SimCluster, node: Node) -> None:

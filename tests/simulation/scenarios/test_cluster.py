@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from magnetar.protocol.errors import CoordinatorUnavailable, MagnetarError
-from simulation.scenarios.cluster import collect, come_back
+from simulation.scenarios import cluster as scenario
+from simulation.scenarios.cluster import collect, come_back, finish
 
 
 class Client:
@@ -39,6 +40,39 @@ async def test_clients_come_back_behind_the_operator_whom_they_need() -> None:
     clients: Any = [Client(ready, provides=False), Client(ready, provides=True), Client(ready, provides=False)]
     await come_back(clients)
     assert ready.is_set()
+
+
+class Stopping:
+    """A workload that writes down when it was stopped."""
+
+    def __init__(self, name: str, order: list[str]) -> None:
+        self._name = name
+        self._order = order
+
+    async def run(self, step: Callable[[], Awaitable[Any]]) -> None:
+        await step()
+
+    async def stop(self) -> None:
+        self._order.append(self._name)
+
+
+async def test_readers_look_for_the_end_when_no_broker_serves_what_it_has_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seed 826645690: a broker that was cut off told a reader of its end, behind which another one had acknowledged."""
+    order: list[str] = []
+
+    def agree(cluster: Any) -> bool:
+        order.append("look")
+        return order.count("look") == 3
+
+    async def until(condition: Callable[[], bool], limit_s: float, complaint: str) -> None:
+        while not condition():  # noqa: ASYNC110  # each look is counted
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(scenario, "owners_agree", agree)
+    clients: Any = [Stopping("publisher", order)], [Stopping("reader", order), Stopping("other", order)]
+    simulated: Any = SimpleNamespace(until=until)
+    await finish(simulated, *clients)
+    assert order == ["publisher", "look", "look", "look", "reader", "other"]
 
 
 class Bookie:
