@@ -67,6 +67,10 @@ class RestartWatch:
         """A process of it has started."""
         self._away.pop(member, None)
 
+    def waits_for(self, members: Container[str]) -> None:
+        """These are there. Nobody waits for others: their machines are lost, or they are not wanted."""
+        self._away = {member: by for member, by in self._away.items() if member in members}
+
     def closes(self, member: str, coordinator: object, down: list[str], serves: list[str]) -> None:
         """A process is about to close because it is restarted. `down` are other members that do not serve, `serves`
         are topics that it could have given to other brokers."""

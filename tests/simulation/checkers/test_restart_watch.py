@@ -40,6 +40,15 @@ def test_one_process_is_away_at_a_time(first: str, second: str, same: bool, foun
     assert broken(history) == found
 
 
+def test_a_process_that_is_lost_is_not_waited_for() -> None:
+    history = History()
+    watch = RestartWatch(history, WatchedRecords())
+    watch.closes("bookie-1", "a coordinator", [], [])
+    watch.waits_for(["bookie-2", "broker-1"])
+    watch.closes("bookie-2", "a coordinator", [], [])
+    assert broken(history) == []
+
+
 def test_without_faults_everything_else_serves_and_a_broker_owns_no_topics() -> None:
     history = History()
     watch = RestartWatch(history, WatchedRecords())

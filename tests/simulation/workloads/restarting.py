@@ -23,7 +23,7 @@ from magnetar.actors.broker.service import BrokerService
 from magnetar.actors.processes import restarts
 from magnetar.cluster.handle import RESTART_ORDER
 from magnetar.protocol.errors import MagnetarError
-from magnetar.protocol.names import COORDINATOR_ID
+from magnetar.protocol.names import ADMIN_ID, COORDINATOR_ID
 from magnetar.storage.managed import chain_writer
 
 from ..checkers.history import History
@@ -87,6 +87,8 @@ class Restarting(Workload):
         kept = carrier.supervisor._kept.get(node.name)
         if kept is None or kept.target != kept.node:
             return  # it moves, or shall end
+        there = [one.name for one in (*self.cluster.brokers, *self.cluster.bookies) if not one.gone]
+        self._watch.waits_for([*there, ADMIN_ID])
         others = [one for one in (*self.cluster.brokers, *self.cluster.bookies) if one is not node and not one.gone]
         has_session = {session.node_id for session in carrier.office.membership.all()}
         down = [one.name for one in others if not one.running or not (one.ready or one.name in has_session)]
