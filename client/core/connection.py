@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 from google.protobuf.message import Message as WireMessage
 
 from ...protocol.addresses import Address, address_text
-from ...protocol.commands import encode, pong
+from ...protocol.commands import BROKER_REQUEST_ID, encode, pong
 from ...protocol.errors import (
     ConnectError,
     ConnectionClosed,
@@ -472,8 +472,11 @@ class ClientConnection(asyncio.Protocol):
         error = exception_for_server_error(command.error.error, command.error.message)
         if not self.ready.done():
             self.ready.set_exception(error)
-            return
-        self.requests.fail(command.error.request_id, error)
+        elif command.error.request_id == BROKER_REQUEST_ID:  # about the connection, which the broker ends
+            logger.warning("%s ends the connection: %s", self.url, error)
+            self.close(error)
+        else:
+            self.requests.fail(command.error.request_id, error)
 
     def _on_receipt(self, command: BaseCommand, entry: bytes | None) -> None:
         producer = self.producers.get(command.send_receipt.producer_id)
