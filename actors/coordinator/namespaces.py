@@ -18,7 +18,8 @@ Which topics a namespace has is not known here.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 from ...protocol.errors import ConflictError, KeyExists, NoSuchKey, TopicNotFound
@@ -287,6 +288,15 @@ class Namespaces(NamespaceContract):
             return record.with_properties(changed_properties(record.properties, put, remove or (), clear=clear))
 
         await self._change(namespace, change)
+
+    async def drop_grants(self, namespace: str, topics: Collection[str]) -> None:
+        """Take away what roles were allowed at topics that are being deleted, else a later topic would be open to them.
+
+        No error when nothing was, or when the namespace goes with its topics. Raises MetadataUnavailable,
+        OutcomeUnknown, MetadataError.
+        """
+        with contextlib.suppress(TopicNotFound):
+            await self._change(namespace, lambda record: record.without_grants(topics))
 
     async def _change(self, namespace: str, change: Callable[[NamespaceRecord], NamespaceRecord]) -> None:
         """Store what `change` makes of the record. Raises TopicNotFound, and what `change` raises."""

@@ -20,8 +20,8 @@ States of one topic, and what is stored in each:
 - asked → marked: a compare-and-set of the topic's record. A forced deletion begins with it.
 - marked → gone: for each group of partitions: have brokers delete the stored data, under an epoch greater than all
   before (`managed.deletion`). Then end its exceptions and have the owners of their slots close them, delete its
-  policies and schemas, last its record. There is no way back: a failing step is repeated, with back-off, as long as
-  this coordinator is active.
+  policies, what roles were allowed at it, and schemas, last its record. There is no way back: a failing step is
+  repeated, with back-off, as long as this coordinator is active.
 
 Why nothing comes back. A grant names the version of the topic's record. The mark has another version, and so has a
 topic that was created again. A broker opens a topic only while the record has the version in its grant, and creates its
@@ -317,6 +317,7 @@ class TopicDeletions(TopicDeletionContract):
         await self._placement.end_exceptions(members)
         await self._remove_data(deletion, members)  # of those that were exceptions: their slots' owners close them
         await self._policies.delete(name)
+        await self._registry.drop_grants(name)
         # Since the mark no broker adds a schema (`schemas.registry`): each such write needs the record without it.
         await remove_record(self._env, self._store, metadata_keys.schema(name.path))
         await self._registry.delete(name)

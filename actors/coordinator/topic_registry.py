@@ -354,6 +354,10 @@ class TopicRegistry(TopicContract):
             else:
                 await self._write(topic, {**value, "deleting": True}, version)
 
+    async def drop_grants(self, topic: TopicName) -> None:
+        """Take away what roles were allowed at a marked topic and its partitions. Raises as that of `Namespaces`."""
+        await self._namespaces.drop_grants(topic.namespace, {topic.full, *self.stored_members(topic)})
+
     async def delete(self, topic: TopicName) -> None:
         """Delete the record of a marked topic; whatever it owned is gone already. No error when it is not there."""
         async with self._changing.hold(topic.full):

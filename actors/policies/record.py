@@ -4,7 +4,7 @@ Policies that are not in the table stay in the record as they are, and so do val
 release may have set them. What holds leaves them out (`EffectivePolicies.resolve`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -19,6 +19,8 @@ from .policy import Policy, PolicyValues
 _POLICIES = "policies"
 _DELETED = "deleted"
 _PROPERTIES = "properties"
+GRANTS = "auth_policies"
+GRANTS_OF_TOPICS = "destination_auth"
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,21 @@ class NamespaceRecord:
         value = policy.changed(self.policies.get(name), value, settings, understood(others), path)
         changed = others if value is None or value == policy.kind.nothing else {**others, name: value}
         return NamespaceRecord({**self.fields, _POLICIES: changed})
+
+    def without_grants(self, topics: Collection[str]) -> "NamespaceRecord":
+        """The record without what `auth_policies` grants at these topics; the same record if that is nothing.
+
+        Values that are not understood stay.
+        """
+        grants = self.policies.get(GRANTS)
+        by_topic = grants.get(GRANTS_OF_TOPICS) if is_text_map(grants) else None
+        if not is_text_map(grants) or not is_text_map(by_topic) or by_topic.keys().isdisjoint(topics):
+            return self
+        kept = {name: item for name, item in grants.items() if name != GRANTS_OF_TOPICS}
+        if left := {topic: roles for topic, roles in by_topic.items() if topic not in topics}:
+            kept[GRANTS_OF_TOPICS] = left
+        others = {name: item for name, item in self.policies.items() if name != GRANTS}
+        return NamespaceRecord({**self.fields, _POLICIES: {**others, GRANTS: kept} if kept else others})
 
     def pack(self) -> bytes:
         """The record as it is stored."""

@@ -414,3 +414,41 @@ async def test_a_topic_whose_owner_is_gone_is_not_taken_for_inactive() -> None:
         with pytest.raises(ServiceUnitNotReady):
             await one.client.call("delete_inactive_topic", topic=TOPIC)
         assert len(await parts(cluster)) == 2
+
+
+@pytest.mark.parametrize("partitions", [0, 2])
+@pytest.mark.parametrize("order", ["delete_topic", "forced", "delete_inactive_topic"])
+async def test_what_roles_were_allowed_at_a_topic_goes_with_it(order: str, partitions: int) -> None:
+    async with coordination() as cluster:
+        broker = await cluster.broker(1)
+        for name in ("t", "stays"):
+            await create(cluster, name, partitions)
+        granted = [TOPIC, PREFIX + "stays", *(f"{TOPIC}-partition-{index}" for index in range(partitions))]
+        grants = {
+            "namespace_auth": {"other": ["consume"]},
+            "destination_auth": {topic: {"old": ["produce"]} for topic in granted},
+        }
+        namespace = {"namespace": "public/default"}
+        await broker.client.call("set_policy", **namespace, policy="auth_policies", value=grants)
+        if order == "forced":
+            await broker.client.call("delete_topic", topic=TOPIC, force=True)
+        else:
+            await broker.client.call(order, topic=TOPIC)
+        kept = {**grants, "destination_auth": {PREFIX + "stays": {"old": ["produce"]}}}
+        assert (await broker.client.call("namespace", **namespace))[2] == {"auth_policies": kept}
+        await broker.client.call("delete_topic", topic=PREFIX + "stays", force=True)
+        assert (await broker.client.call("namespace", **namespace))[2] == {
+            "auth_policies": {"namespace_auth": {"other": ["consume"]}}
+        }
+
+
+async def test_a_forced_deletion_of_a_namespace_is_not_kept_by_grants_of_topics() -> None:
+    async with coordination() as cluster:
+        broker = await cluster.broker(1)
+        await create(cluster, "t", 0)
+        namespace = {"namespace": "public/default"}
+        grants = {"destination_auth": {TOPIC: {"old": ["produce"]}}}
+        await broker.client.call("set_policy", **namespace, policy="auth_policies", value=grants)
+        await broker.client.call("delete_namespace", **namespace, force=True)
+        await broker.client.call("create_namespace", **namespace)
+        assert not (await broker.client.call("namespace", **namespace))[2]
