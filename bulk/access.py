@@ -5,6 +5,7 @@ A process that has joined the cluster's Ray gets it from the coordinator's actor
 
 import asyncio
 import json
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -24,6 +25,8 @@ from ..runtime.token_file import VARIABLE, token_of_process
 
 T = TypeVar("T")
 
+METHOD_HEADER = "X-Pulsar-Auth-Method-Name"
+RAY_METHOD = "ray"
 LOCATE_TIMEOUT_S = 10.0
 ANSWER_SIZE_MAX_BYTES = 64 << 20
 """Enough for the names of all topics of a large namespace."""
@@ -59,9 +62,33 @@ async def locate_coordinator() -> tuple[str, int]:
     return await _ask_coordinator(lambda actor: actor.address())
 
 
-async def admin_through_ray() -> str:
+class AdminOfRay(str):
+    """`http://host:port` of the admin HTTP as Ray said it, not a user.
+
+    A process that has joined Ray asks Ray again before each request to it, and sends the token of that answer. In any
+    other, such as an executor of Spark, it is a URL like each other.
+    """
+
+    __slots__ = ()
+
+
+async def admin_through_ray() -> AdminOfRay:
     """`http://host:port` of the cluster's admin HTTP. Raises ClusterError, CoordinatorUnavailable."""
-    return str((await _ask_coordinator(lambda actor: actor.client_information()))["admin_url"])
+    return (await _admin_of_now())[0]
+
+
+async def _admin_of_now() -> tuple[AdminOfRay, str]:
+    """Its URL, and a token of Ray, empty where the cluster gives none."""
+    found = await _ask_coordinator(lambda actor: actor.client_information())
+    return AdminOfRay(found["admin_url"]), str(found["token"])
+
+
+def _through_ray(admin_url: str | None) -> bool:
+    """Whether Ray says where the admin is, and who asks it. Never for a URL that a user gave."""
+    if admin_url is None:
+        return True
+    ray = sys.modules.get("ray")  # an executor of Spark does not need it
+    return isinstance(admin_url, AdminOfRay) and ray is not None and bool(ray.is_initialized())
 
 
 async def _ask_coordinator(question: Callable[[ReadingCoordinator], Awaitable[T]]) -> T:
@@ -82,15 +109,17 @@ async def _ask_coordinator(question: Callable[[ReadingCoordinator], Awaitable[T]
 
 
 async def access_over_http(admin_url: str) -> ClusterAccess:
-    """What the admin HTTP at `http://host:port` gives to bulk readers.
+    """What the admin HTTP at `http://host:port` gives to bulk readers. Of an `AdminOfRay` Ray is asked for the same.
 
     Raises InvalidConfiguration for another kind of URL, ConnectError when nothing answers there, ClusterError when it
     is no Magnetar cluster, and CoordinatorUnavailable when the cluster cannot answer now.
     """
+    if _through_ray(admin_url):
+        return await cluster_access()
     if not admin_url.startswith(("http://", "https://")):
         raise InvalidConfiguration(f"the admin URL must be http://host:port, not {admin_url!r:.200}")
-    url = admin_url.rstrip("/") + READ_CREDENTIALS_PATH
-    return _access_in(await ask_admin(url), url)
+    answer = await ask_admin(admin_url, READ_CREDENTIALS_PATH)
+    return _access_in(answer, admin_url.rstrip("/") + READ_CREDENTIALS_PATH)
 
 
 async def find_cluster(admin_url: str | None) -> tuple[ClusterAccess, Locate]:
@@ -110,14 +139,18 @@ def locate_over_http(admin_url: str) -> Locate:
 
 
 async def ask_admin(
-    url: str,
+    admin_url: str | None,
+    path: str,
     method: str = "GET",
     body: object = None,
     *,
     accepted: Collection[int] = (),
     timeout_s: float = LOCATE_TIMEOUT_S,
 ) -> bytes:
-    """What the admin HTTP answers; nothing for an error whose status is `accepted`.
+    """What the admin HTTP answers for a path; nothing for an error whose status is `accepted`.
+
+    Without a URL, and with an `AdminOfRay`, Ray says where the admin is now, and gives a token with that. The token in
+    the file of `MAGNETAR_TOKEN_FILE` goes before it, as with a client.
 
     Raises ConnectError, CoordinatorUnavailable, ClusterError.
     """
@@ -127,17 +160,22 @@ async def ask_admin(
         token = token_of_process()
     except (OSError, ValueError) as error:
         raise ClusterError(f"the file of {VARIABLE} cannot be read: {error}") from error
+    if admin_url is None or _through_ray(admin_url):
+        admin_url, token_of_ray = await _admin_of_now()
+        if token is None and token_of_ray:
+            token = token_of_ray
+            headers[METHOD_HEADER] = RAY_METHOD
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
-    request = urllib.request.Request(url, data, headers, method=method)
+    request = urllib.request.Request(admin_url.rstrip("/") + path, data, headers, method=method)
     return await asyncio.to_thread(_answer, request, accepted, timeout_s)
 
 
-def topic_url(admin_url: str, topic: str, what: str = "") -> str:
+def topic_path(topic: str, what: str = "") -> str:
     """Where the admin HTTP has a persistent topic or partition, or with `what` something of it, such as `/stats`."""
     name = TopicName.parse(topic)
     path = "/".join(quote(part, safe="") for part in (*name.namespace.split("/"), name.local_name))
-    return f"{admin_url.rstrip('/')}/admin/v2/persistent/{path}{what}"
+    return f"/admin/v2/persistent/{path}{what}"
 
 
 async def ask_of_topic(
@@ -150,9 +188,7 @@ async def ask_of_topic(
     accepted: Collection[int] = (),
 ) -> bytes:
     """As `ask_admin`, of a topic. Without a URL the admin HTTP is found through Ray."""
-    return await ask_admin(
-        topic_url(admin_url or await admin_through_ray(), topic, what), method, body, accepted=accepted
-    )
+    return await ask_admin(admin_url or None, topic_path(topic, what), method, body, accepted=accepted)
 
 
 def check_urls(service_url: str | None, admin_url: str | None) -> None:

@@ -29,7 +29,14 @@ class RayAuthentication(Authentication):
 
         Returns:
             A token of ASCII, which holds for some minutes.
+
+        Raises:
+            ConnectError: If the coordinator does not answer, or this process is in no Ray.
         """
+        import ray
+
+        if not ray.is_initialized():  # else Ray would start one: also when a client connects again at a program's end
+            raise ConnectError("this process has left its Ray, so it gets no token")
         try:
             found = cast("TokenOfRay", ask(find_actor(COORDINATOR_ACTOR).client_information(), ANSWER_TIMEOUT_S))
         except Exception as error:  # Ray raises a different class for every way of not being there

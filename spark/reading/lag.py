@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ...bulk.access import admin_through_ray, ask_admin, topic_url
+from ...bulk.access import admin_through_ray, ask_admin, topic_path
 from ...bulk.loop_thread import run_apart
 from ...protocol.errors import ClusterError, InvalidConfiguration
 from ...protocol.plain_values import is_list, is_text_map
@@ -82,7 +82,7 @@ def lag(progress: Mapping[str, object] | None, admin_url: str | None = None) -> 
 
 
 async def _lag(reads: list[_Read], admin_url: str | None) -> StreamLag:
-    url = (await admin_through_ray() if admin_url is None else admin_url).rstrip("/")
+    url = await admin_through_ray() if admin_url is None else admin_url
     asking = asyncio.Semaphore(TOPICS_AT_ONCE)
     names = sorted({name for read in reads for name in read.topics})
     chains = dict(zip(names, await together([_ledgers(url, name, asking) for name in names]), strict=True))
@@ -154,16 +154,16 @@ def _whole(offset: Offset, topic: str) -> Reached:
 
 async def _ledgers(url: str, topic: str, asking: asyncio.Semaphore) -> list[_Ledger]:
     """The ledgers that a topic has now; none if it was deleted."""
-    asked = topic_url(url, topic, "/internalStats")
+    asked = topic_path(topic, "/internalStats")
     async with asking:
-        answer = await ask_admin(asked, accepted=(404,))
+        answer = await ask_admin(url, asked, accepted=(404,))
     if not answer:
         return []
     try:
         ledgers: list[dict[str, int]] = json.loads(answer)["ledgers"]
         return [_Ledger(int(one["ledgerId"]), int(one["entries"]), int(one["size"])) for one in ledgers]
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterError(f"{asked} does not answer as Magnetar's admin HTTP does: {error!r}") from error
+        raise ClusterError(f"{url}{asked} does not answer as Magnetar's admin HTTP does: {error!r}") from error
 
 
 def _between(ledgers: list[_Ledger], begin: Reached, end: Reached | None = None) -> tuple[int, int]:

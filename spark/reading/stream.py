@@ -263,9 +263,10 @@ def stream(
     choice = parse_choice(schema)
     if choice is None:
         row_shape(columns)
+    found = run_apart(admin_through_ray()) if admin_url is None else admin_url
     given = {
         "topic": topic,
-        "admin.url": run_apart(admin_through_ray()) if admin_url is None else admin_url,
+        "admin.url": found,
         "failOnDataLoss": str(is_data_loss_an_error),
         "maxBytesPerSplit": str(max_bytes_per_split),
         "privateKeyPath": private_key_path or "",
@@ -277,6 +278,7 @@ def stream(
         if limit is not None:
             given[name] = str(limit)
     options = read_options(given, streaming=True)._replace(
+        admin_url=found,  # an option is a plain text: it does not say that Ray gave the URL
         starting=_start(start),
         columns=None if columns is None else tuple(columns),
         schema=choice,

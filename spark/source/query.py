@@ -26,7 +26,7 @@ from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
-from ...bulk.access import ClusterAccess, access_over_http, ask_admin, locate_over_http, topic_url
+from ...bulk.access import ClusterAccess, access_over_http, ask_admin, locate_over_http, topic_path
 from ...bulk.arrow_decoding import TimeWindow
 from ...bulk.cluster_link import ClusterLink, Pin
 from ...bulk.message_table import MESSAGE_ID
@@ -325,8 +325,8 @@ class Query:
 
     async def _mark(self, topic: str) -> str | None:
         """How far the subscription has acknowledged a partition; None if it has no such cursor."""
-        url = topic_url(self._options.admin_url, topic, "/internalStats")
-        answer = json.loads(await ask_admin(url, timeout_s=HTTP_TIMEOUT_S))
+        path = topic_path(topic, "/internalStats")
+        answer = json.loads(await ask_admin(self._options.admin_url, path, timeout_s=HTTP_TIMEOUT_S))
         try:
             mark = answer["cursors"][self._options.subscription]["markDeletePosition"]
         except (KeyError, TypeError):
@@ -339,8 +339,9 @@ class Query:
         if action:  # an entry of which a part is left stays in the backlog
             body["isExcluded"] = place.batch_index < 0
         what = f"/subscription/{quote(self._options.subscription, safe='')}{action}"
-        url = topic_url(self._options.admin_url, topic, what)
-        await ask_admin(url, method, body, accepted=accepted, timeout_s=HTTP_TIMEOUT_S)
+        path = topic_path(topic, what)
+        url = self._options.admin_url
+        await ask_admin(url, path, method, body, accepted=accepted, timeout_s=HTTP_TIMEOUT_S)
 
 
 def _nearer(end: Reached, place: Reached | None) -> Reached:

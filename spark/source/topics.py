@@ -20,9 +20,10 @@ async def topics_of(options: ReadOptions) -> list[str]:
         return list(options.topics)
     namespace, pattern = _namespace_and_names(options.pattern)
     path = "/".join(quote(part, safe="") for part in namespace.split("/"))
-    url = f"{options.admin_url.rstrip('/')}/admin/v2/namespaces/{path}/topics?mode=PERSISTENT"
+    asked = f"/admin/v2/namespaces/{path}/topics?mode=PERSISTENT"
+    url = f"{options.admin_url.rstrip('/')}{asked}"
     try:
-        listed = json.loads(await ask_admin(url))
+        listed = json.loads(await ask_admin(options.admin_url, asked))
     except ValueError as error:
         raise ClusterError(f"{url} does not answer with JSON: {error}") from error
     if not is_list(listed):

@@ -12,6 +12,7 @@ import ray
 import magnetar
 from magnetar.client.core.ray_credentials import RayAuthentication
 from magnetar.cluster.ray_cluster import RayCluster
+from support.servers.ray_nodes import wait_until
 
 from .conftest import SMALLEST, StartCluster
 
@@ -58,3 +59,18 @@ def test_a_client_that_finds_the_cluster_through_ray_gets_a_credential(secure: R
     assert not [file for file in logs.iterdir() if b"eyJ" in file.read_bytes()], "no log has a token"
     with magnetar.Client(secure.service_url) as stranger, pytest.raises(magnetar.AuthenticationError):
         stranger.create_producer("secure")
+
+
+@pytest.mark.filterwarnings("ignore:::ray", "ignore::ResourceWarning")  # Ray warns of settings that it makes itself
+def test_what_asks_the_admin_of_a_secure_cluster_works_inside_ray(secure: RayCluster) -> None:
+    queue = magnetar.Queue(name="jobs")
+    queue.put("one", timeout=60)
+    assert (queue.qsize(), queue.get(timeout=60)) == (1, "one")
+    with magnetar.Client() as client:
+        client.create_producer("rows").send(b"a row")
+    assert magnetar.to_arrow("rows")["value"].to_pylist() == [b"a row"]
+    assert [row["value"] for row in magnetar.data.read_topic("rows").take_all()] == [b"a row"]
+    taken = {"concurrency": (0, 1), "initial_position": magnetar.InitialPosition.Earliest, "num_cpus": 0}
+    with magnetar.consume("rows", "readers", lambda message: None, **taken) as consuming:
+        wait_until(lambda: consuming.stats().done == 1, "the message is handled", 60)
+        wait_until(lambda: consuming.stats().backlog == 0, "the admin says that nothing is left", 60)
