@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from urllib.parse import quote
 
 from ..protocol.errors import ClusterError, CoordinatorUnavailable, InvalidConfiguration
-from ..protocol.names import COORDINATOR_ACTOR, READ_CREDENTIALS_PATH, ROLE_READER
+from ..protocol.names import COORDINATOR_ACTOR, METHOD_HEADER, RAY_METHOD, READ_CREDENTIALS_PATH, ROLE_READER
 from ..protocol.topics import TopicName
 from ..runtime.http_opener import direct_opener, failure
 from ..runtime.ray_calls import find_actor
@@ -25,8 +25,6 @@ from ..runtime.token_file import VARIABLE, token_of_process
 
 T = TypeVar("T")
 
-METHOD_HEADER = "X-Pulsar-Auth-Method-Name"
-RAY_METHOD = "ray"
 LOCATE_TIMEOUT_S = 10.0
 ANSWER_SIZE_MAX_BYTES = 64 << 20
 """Enough for the names of all topics of a large namespace."""

@@ -29,6 +29,10 @@ CLIENT_VERSION = f"Magnetar-Python-{VERSION}"
 
 # The newest version of Pulsar's protocol that this code speaks (`ProtocolVersion.v21`).
 PROTOCOL_VERSION = 21
+RAY_METHOD = "ray"
+"""The method of authentication of clients that find the cluster through Ray."""
+METHOD_HEADER = "X-Pulsar-Auth-Method-Name"
+"""The HTTP header that names a method of authentication, as in Pulsar."""
 
 
 def bookie_id(number: int) -> str:

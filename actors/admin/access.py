@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from ...protocol.errors import AuthenticationError, AuthorizationError
+from ...protocol.names import METHOD_HEADER
 from ..security.audit import AuditLog
 from ..security.authentication import NONE, ClientAuthentication, Proof
 from ..security.authorization import Authorization, Level, Scope
@@ -22,7 +23,6 @@ from ..security.passwords import basic_header
 from .requests import topic_of
 from .routes import Route, RouteHandler
 
-METHOD_HEADER = "X-Pulsar-Auth-Method-Name"
 ORIGINAL_HEADER = "X-Original-Principal"
 AUTHORIZATION_HEADER = "Authorization"
 READS = frozenset({"GET", "HEAD"})
@@ -61,20 +61,22 @@ class Access:
         return decide
 
     def _tell(self, principal: Principal, request: web.Request, refused: str = "") -> None:
-        self._audit.tell(
-            principal, f"/{request.remote or 'unknown'}", request.method, request.rel_url.raw_path, refused
-        )
+        self._audit.tell(principal, _address(request), request.method, request.rel_url.raw_path, refused)
 
     async def principal(self, request: web.Request) -> Principal:
         """In whose name a request comes. Raises AuthenticationError, AuthorizationError."""
         authentication = self._authentication
         if not authentication.enabled:
             return NOBODY
-        certificate = None if request.transport is None else request.transport.get_extra_info("peercert")
         transport = request.transport
-        peer = Peer(f"/{request.remote or 'unknown'}", certificate, lambda: transport is None or transport.is_closing())
+        certificate = None if transport is None else transport.get_extra_info("peercert")
+        peer = Peer(_address(request), certificate, lambda: transport is None or transport.is_closing())
         found = await authentication.verify(proof_of(request.headers, has_certificate=bool(certificate)), peer)
         return authentication.principal(found.role, request.headers.get(ORIGINAL_HEADER, ""))
+
+
+def _address(request: web.Request) -> str:
+    return f"/{request.remote or 'unknown'}"
 
 
 def proof_of(headers: Mapping[str, str], *, has_certificate: bool) -> Proof:

@@ -50,7 +50,7 @@ class Guarded(NamedTuple):
 
     handler: CommandHandler
     asks: Callable[..., Asked]
-    """From the content of the command. Raises InvalidTopicName."""
+    """From the content of the command. It does nothing until it is iterated over. Raises InvalidTopicName then."""
 
 
 def of_own(handler: CommandHandler) -> Guarded:
@@ -62,7 +62,7 @@ def of_topic(need: Need, handler: CommandHandler) -> Guarded:
     """The command names a topic."""
 
     def asks(content: OfTopic) -> Asked:
-        return [(need, Scope.of_topic(TopicName.parse(content.topic)))]
+        yield need, Scope.of_topic(TopicName.parse(content.topic))
 
     return Guarded(handler, asks)
 
@@ -71,7 +71,7 @@ def of_namespace(need: Need, handler: CommandHandler) -> Guarded:
     """The command names a namespace."""
 
     def asks(content: OfNamespace) -> Asked:
-        return [(need, Scope.of_namespace(content.namespace))]
+        yield need, Scope.of_namespace(content.namespace)
 
     return Guarded(handler, asks)
 

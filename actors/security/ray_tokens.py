@@ -10,11 +10,11 @@ The key is made from the cluster's secret. Only the coordinator, the brokers and
 import jwt
 
 from ...protocol.errors import AuthenticationError
+from ...protocol.names import RAY_METHOD
 from ...runtime.environment import Environment
 from ...runtime.settings.declarations import Settings
 from .credentials import Credential, Peer
 
-METHOD = "ray"
 ALGORITHM = "HS256"
 TOKEN_LIFE_S = 600
 
@@ -30,7 +30,7 @@ def make_ray_token(key: bytes, settings: Settings, now_ms: int) -> str:
 class RayTokenProvider:
     """Checks them. `key` is that of the cluster's members."""
 
-    method = METHOD
+    method = RAY_METHOD
 
     def __init__(self, env: Environment, settings: Settings, key: bytes) -> None:
         self._env = env

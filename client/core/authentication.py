@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ...protocol.errors import ErrorGettingAuthenticationData, InvalidConfiguration, MagnetarError
 from ...protocol.plain_values import is_text_map
-from ...runtime.token_file import token_of_process
 
 CREDENTIAL_TIMEOUT_S = 30.0
 """So long a function that provides a token may take."""
@@ -182,20 +181,6 @@ class AuthenticationTLS(Authentication):
 
     def __hash__(self) -> int:
         return hash((self.certificate_path, self.private_key_path))
-
-
-class AuthenticationOfProcess(Authentication):
-    """Shows the token of this process; see `runtime.token_file`."""
-
-    method_name = "token"
-
-    def auth_data(self) -> bytes:
-        """Return the token.
-
-        Returns:
-            The token as text of ASCII.
-        """
-        return (token_of_process() or "").encode()
 
 
 def check_authentication(value: object) -> None:

@@ -9,8 +9,8 @@ from ...protocol.addresses import Address
 from ...protocol.errors import AlreadyClosed
 from ...runtime.tasks import Tasks
 from ...runtime.tls_contexts import ClientContexts
-from ...runtime.token_file import VARIABLE
-from .authentication import AuthenticationOfProcess
+from ...runtime.token_file import VARIABLE, token_of_process
+from .authentication import AuthenticationToken
 from .configuration import ClientConfiguration
 from .connection import ClientConnection, connect
 from .ray_credentials import RayAuthentication
@@ -32,7 +32,7 @@ class ConnectionPool:
         self._configuration = configuration
         self._authentication = configuration.authentication
         if self._authentication is None and os.environ.get(VARIABLE):
-            self._authentication = AuthenticationOfProcess()
+            self._authentication = AuthenticationToken(lambda: token_of_process() or "")
         elif self._authentication is None and configuration.service_url is None:
             self._authentication = RayAuthentication()
         self._connections: dict[tuple[Address, Address | None], ClientConnection] = {}

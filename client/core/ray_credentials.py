@@ -6,7 +6,7 @@ It is asked for before each connection, so it is never stored. A cluster that as
 from typing import TypedDict, cast
 
 from ...protocol.errors import ConnectError
-from ...protocol.names import COORDINATOR_ACTOR
+from ...protocol.names import COORDINATOR_ACTOR, RAY_METHOD
 from ...runtime.ray_calls import ask, find_actor
 from .authentication import Authentication, SentCredential
 
@@ -22,7 +22,7 @@ class TokenOfRay(TypedDict):
 class RayAuthentication(Authentication):
     """See the module."""
 
-    method_name = "ray"
+    method_name = RAY_METHOD
 
     def auth_data(self) -> bytes:
         """Return the token, empty where the cluster gives none.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from ...protocol.errors import ClusterError
+from ...protocol.names import METHOD_HEADER
 from ...protocol.plain_values import is_text_map
 from ...runtime.token_file import read_token
 
@@ -20,7 +21,6 @@ METHODS = {"token": "token", "basic": "basic", "tls": "tls"} | {
     for name, method in (("Token", "token"), ("Basic", "basic"), ("Tls", "tls"))
 }
 """The names that `--auth-plugin` takes. Scripts for Pulsar's tools have the longer ones."""
-METHOD_HEADER = "X-Pulsar-Auth-Method-Name"
 
 
 @dataclass(frozen=True)
